@@ -1,0 +1,75 @@
+"""The array libraries that the core's tests run on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import array_api_strict
+import hypothesis
+import jax
+import numpy as np
+import pytest
+import torch
+
+jax.config.update("jax_enable_x64", True)
+hypothesis.settings.register_profile("refocal", derandomize=True, deadline=None, print_blob=False)
+hypothesis.settings.load_profile("refocal")
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One array library at one precision."""
+
+    name: str
+    dtype: str
+
+    def array(self, values: Any) -> Any:
+        """Make a floating point array of this library and precision."""
+        values = np.asarray(values, dtype=self.dtype)
+        if self.name == "torch":
+            return torch.from_numpy(np.array(values))
+        if self.name == "jax":
+            return jax.numpy.asarray(values)
+        if self.name == "strict":
+            return array_api_strict.asarray(values)
+        return values
+
+    def integers(self, values: Any) -> Any:
+        """Make an int64 array of this library."""
+        values = np.asarray(values, dtype=np.int64)
+        if self.name == "torch":
+            return torch.from_numpy(np.array(values))
+        if self.name == "jax":
+            return jax.numpy.asarray(values)
+        if self.name == "strict":
+            return array_api_strict.asarray(values)
+        return values
+
+    def check(self, result: Any, like: Any) -> np.ndarray:
+        """Return a result as NumPy, after a look at its library and dtype."""
+        assert type(result) is type(like) or np.isscalar(result) or isinstance(result, np.ndarray)
+        assert result.dtype == like.dtype
+        return np.asarray(result)
+
+    @property
+    def tolerance(self) -> float:
+        """What the issue of exactness allows for log psi, relative to max(1, |log psi|)."""
+        return 2e-6 if self.dtype == "float32" else 1e-14
+
+
+BACKENDS = [
+    Backend("numpy", "float32"),
+    Backend("numpy", "float64"),
+    Backend("torch", "float32"),
+    Backend("torch", "float64"),
+    Backend("jax", "float32"),
+    Backend("jax", "float64"),
+    Backend("strict", "float64"),
+]
+
+
+@pytest.fixture(params=BACKENDS, ids=lambda b: f"{b.name}-{b.dtype}")
+def backend(request: pytest.FixtureRequest) -> Backend:
+    """Every array library and precision in turn."""
+    return request.param

@@ -1,0 +1,125 @@
+"""What `import refocal` loads, and that imports inside the package point one way."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+PACKAGE = HERE.parent / "src" / "refocal"
+
+# A module may import those before it. Base modules are the ones that `import refocal` loads.
+BASE = [
+    "_arrays",
+    "_checks",
+    "focal",
+    "minimizer",
+    "confidence",
+    "objectives",
+    "recovery",
+    "binning",
+    "metrics",
+    "temperature",
+    "selection",
+]
+ORDER = [
+    *BASE,
+    "torch",
+    "sklearn",
+    "boosting",
+    "plots",
+    "report",
+    "scoring",
+    "experiments",
+    "demo",
+    "cli",
+    "__main__",
+]
+
+
+def third_party(code):
+    command = [sys.executable, "-P", str(HERE / "third_party.py"), code]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.split()
+
+
+def test_import_loads_numpy_and_array_api_compat_only():
+    assert third_party("import refocal") == ["array_api_compat", "numpy"]
+
+
+def test_an_extra_import_would_be_seen():
+    assert third_party("import refocal, mpmath") == ["array_api_compat", "mpmath", "numpy"]
+
+
+def unit_of(path):
+    """Return the module or subpackage of refocal that a file belongs to; "" is refocal itself."""
+    first = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    return "" if first == "__init__" else first
+
+
+def imported_units(source, package="refocal"):
+    """Return the units of refocal that source imports anywhere, functions included."""
+    names = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            parents = package.split(".")
+            base = parents[: len(parents) - node.level + 1] if node.level else []
+            module = ".".join(base + ([node.module] if node.module else []))
+            if module == "refocal":  # from refocal import focal: a module, or a name of refocal itself
+                names += [f"refocal.{a.name}" if a.name in ORDER else "refocal" for a in node.names]
+            else:
+                names.append(module)
+    return {f"{name}.".split(".")[1] for name in names if name.split(".")[0] == "refocal"}
+
+
+def wrong_imports(source, unit, package="refocal"):
+    """Return the units that `unit` must not import but does."""
+    if unit == "":
+        allowed = set(BASE)
+    else:
+        allowed = {unit, *ORDER[: ORDER.index(unit)]}
+        if unit not in BASE:
+            allowed.add("")  # a base module that imports refocal itself would be a circle
+    return sorted(imported_units(source, package) - allowed)
+
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_one_way(path):
+    unit = unit_of(path)
+    assert unit in ["", *ORDER], f"{unit} has no place in ORDER yet"
+    package = ".".join(["refocal", *path.relative_to(PACKAGE).parts[:-1]])
+    assert wrong_imports(path.read_text(encoding="utf-8"), unit, package) == []
+
+
+@pytest.mark.parametrize(
+    "source, unit, wrong",
+    [
+        ("from refocal.objectives import Focal", "focal", ["objectives"]),
+        ("import refocal.objectives", "focal", ["objectives"]),
+        ("import numpy, refocal.torch.modules as m", "metrics", ["torch"]),
+        ("from refocal import plots", "metrics", ["plots"]),
+        ("from refocal import psi", "metrics", [""]),
+        ("import refocal", "metrics", [""]),
+        ("from .confidence import tau_oc", "focal", ["confidence"]),
+        ("from . import confidence", "focal", ["confidence"]),
+        ("def f():\n    from refocal.cli import main", "plots", ["cli"]),
+        ("from refocal.torch import FocalLoss", "", ["torch"]),
+        ("from refocal.focal import psi\nfrom refocal._checks import check_gamma", "confidence", []),
+        ("from refocal import psi, plots", "cli", []),
+        ("import numpy\nfrom refocalize import cli", "focal", []),
+    ],
+)
+def test_wrong_imports_are_found(source, unit, wrong):
+    assert wrong_imports(source, unit) == wrong
+
+
+def test_relative_imports_in_a_subpackage():
+    assert wrong_imports("from ._fused import f", "torch", "refocal.torch") == []
+    assert wrong_imports("from ..sklearn import f", "torch", "refocal.torch") == ["sklearn"]
+    assert wrong_imports("from .. import sklearn", "torch", "refocal.torch") == ["sklearn"]
