@@ -137,7 +137,8 @@ CASES = [
     (
         lambda: refocal.objective_from_dict({"objective": "Hinge"}),
         ValueError,
-        "objective must be one of Focal, SigmoidFocal, got 'Hinge'",
+        "objective must be one of Focal, SigmoidFocal, GeneralizedCrossEntropy, Poly1Focal, "
+        "AsymmetricSingleLabel, Asymmetric, OneVsRest, got 'Hinge'",
     ),
 ]
 

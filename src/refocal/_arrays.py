@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, TypeAlias
 
 import array_api_compat as aac
@@ -29,24 +30,55 @@ FEW_CLASSES = 32
 
 def as_array(x: object) -> Array:
     """Return an array as it is, and anything else (lists, numbers, data frames) as a NumPy array."""
-    return x if aac.is_array_api_obj(x) else np.asarray(x)
+    return x if is_torch(x) or aac.is_array_api_obj(x) else np.asarray(x)
+
+
+def is_numpy(x: object) -> bool:
+    """Whether it is a NumPy array or number. (array-api-compat's own tests go through a cache, of which
+    `torch.compile` warns.)"""
+    return isinstance(x, (np.ndarray, np.generic))
+
+
+def is_torch(x: object) -> bool:
+    """Whether it is a tensor of PyTorch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def is_jax(x: object) -> bool:
+    """Whether it is an array of JAX, traced or not."""
+    return not (is_numpy(x) or is_torch(x)) and aac.is_jax_array(x)
 
 
 def namespace(x: Array) -> Namespace:
     """Return the array API namespace of an array."""
+    if is_torch(x):
+        import array_api_compat.torch as xp
+
+        return xp
     return aac.array_namespace(x)
+
+
+def device(x: Array) -> Any:
+    """Return where an array is."""
+    return x.device if is_torch(x) else aac.device(x)
+
+
+def quiet(x: Array) -> AbstractContextManager[Any]:
+    """Return a context in which NumPy does not warn: masked classes and NaN are to go through."""
+    return nullcontext() if is_torch(x) else np.errstate(all="ignore")
 
 
 def is_float(x: Array) -> bool:
     """Whether an array holds real floating point numbers."""
-    if aac.is_numpy_array(x):  # ml_dtypes' bfloat16 is a float that NumPy does not know
+    if is_numpy(x):  # ml_dtypes' bfloat16 is a float that NumPy does not know
         return bool(x.dtype.kind == "f" or x.dtype.name in {"bfloat16", "float8_e4m3fn", "float8_e5m2"})
     return bool(namespace(x).isdtype(x.dtype, "real floating"))
 
 
 def is_integer(x: Array) -> bool:
     """Whether an array holds integers."""
-    if aac.is_numpy_array(x):
+    if is_numpy(x):
         return bool(x.dtype.kind in "iu")
     return bool(namespace(x).isdtype(x.dtype, "integral"))
 
@@ -54,7 +86,7 @@ def is_integer(x: Array) -> bool:
 def working_dtype(x: Array) -> Any:
     """Return the dtype to compute in: float32 for half precision, otherwise the array's own."""
     xp = namespace(x)
-    bits = 8 * x.dtype.itemsize if aac.is_numpy_array(x) else xp.finfo(x.dtype).bits
+    bits = 8 * x.dtype.itemsize if is_numpy(x) else xp.finfo(x.dtype).bits
     return xp.float32 if bits < 32 else x.dtype
 
 
@@ -64,9 +96,9 @@ def concrete(x: Array) -> np.ndarray[Any, Any] | None:
     That is under ``jit``, ``vmap`` or ``torch.compile``, and on an accelerator, where a look waits
     for the device.
     """
-    if aac.is_numpy_array(x):
+    if is_numpy(x):
         return np.asarray(x)
-    if aac.is_torch_array(x):
+    if is_torch(x):
         torch = sys.modules["torch"]
         if x.device.type != "cpu" or torch.compiler.is_compiling():
             return None
@@ -79,9 +111,9 @@ def concrete(x: Array) -> np.ndarray[Any, Any] | None:
 
 def stop_gradient(x: Array) -> Array:
     """Return the same values with no gradient through them."""
-    if aac.is_torch_array(x):
+    if is_torch(x):
         return x.detach()
-    if aac.is_jax_array(x):
+    if is_jax(x):
         return sys.modules["jax"].lax.stop_gradient(x)
     return x
 
@@ -90,12 +122,12 @@ def one_hot(xp: Namespace, index: Array, n: int, axis: int) -> Array:
     """Return a boolean array that is True at ``index``, which has length 1 along ``axis``."""
     shape = [1] * index.ndim
     shape[axis] = n
-    return index == xp.reshape(xp.arange(n, dtype=index.dtype, device=aac.device(index)), tuple(shape))
+    return index == xp.reshape(xp.arange(n, dtype=index.dtype, device=device(index)), tuple(shape))
 
 
 def log1p(xp: Namespace, x: Array) -> Array:
     """Return log(1 + x). JAX's own loses two digits in float64 on the CPU."""
-    if not (aac.is_jax_array(x) and xp.finfo(x.dtype).bits == 64):
+    if not (is_jax(x) and xp.finfo(x.dtype).bits == 64):
         return xp.log1p(x)
     u = sys.modules["jax"].lax.optimization_barrier(1 + x)  # or jit would take (1 + x) - 1 for x
     regular = (u > 0) & (u < xp.inf)
@@ -104,11 +136,12 @@ def log1p(xp: Namespace, x: Array) -> Array:
 
 def softplus(xp: Namespace, x: Array) -> Array:
     """Return log(1 + e^x)."""
-    if aac.is_jax_array(x):
-        up = x > 0  # by `where`, since |x| and max(x, 0) have no derivative at 0
-        y = log1p(xp, xp.exp(xp.where(up, -x, x)))
-        return xp.where(up, x + y, y)
-    return xp.logaddexp(x, xp.zeros_like(x))
+    if is_numpy(x):
+        return xp.logaddexp(x, 0)
+    # By `where`: |x| and max(x, 0) have no derivative at 0, and logaddexp's second one overflows.
+    up = x > 0
+    y = log1p(xp, xp.exp(xp.where(up, -x, x)))
+    return xp.where(up, x + y, y)
 
 
 def total(xp: Namespace, x: Array, axis: int) -> Array:
@@ -201,27 +234,27 @@ def log_softmax(xp: Namespace, logits: Array, axis: int) -> Array:
     return -neg_log(xp, shares(xp, logits, axis))
 
 
-def works_in_blocks(*arrays: object) -> bool:
+def works_in_blocks(*arrays: Any) -> bool:
     """Whether results may be written into a buffer block by block: plain values, on the CPU."""
     arrays = tuple(x for x in arrays if not isinstance(x, float))
-    if all(aac.is_numpy_array(x) for x in arrays):
+    if all(is_numpy(x) for x in arrays):
         return True
-    if not all(aac.is_torch_array(x) for x in arrays):
+    if not all(is_torch(x) for x in arrays):
         return False
-    return all(_is_plain_tensor(x) for x in arrays)
-
-
-def _is_plain_tensor(x: Any) -> bool:
     torch = sys.modules["torch"]
-    if (
-        torch.compiler.is_compiling()
-        or x.device.type != "cpu"
-        or (x.requires_grad and torch.is_grad_enabled())
-    ):
+    return all(
+        is_real_tensor(x) and x.device.type == "cpu" and not (x.requires_grad and torch.is_grad_enabled())
+        for x in arrays
+    )
+
+
+def is_real_tensor(x: Any) -> bool:
+    """Whether a tensor has values of its own: not so under `torch.compile`, `export` or `torch.func`."""
+    if sys.modules["torch"].compiler.is_compiling():
         return False
     try:
         x.data_ptr()
-    except RuntimeError:  # under vmap, or traced: there are no values
+    except RuntimeError:
         return False
     return True
 
@@ -246,7 +279,7 @@ def map_rows(
     xp = namespace(x)
     dtype = working_dtype(x)
     arrays: list[Any] = [x, *params]
-    with np.errstate(all="ignore"):  # masked classes and NaN go through
+    with quiet(x):
         if works_in_blocks(*arrays):
             return _map_blocks(body, kernel, arrays, axis, dtype)
         args = [a if isinstance(a, float) else xp.astype(a, dtype, copy=False) for a in arrays]
@@ -265,15 +298,17 @@ def _map_blocks(
     flat = [a if isinstance(a, float) else _three_axes(xp, a, axis) for a in arrays]
     result = xp.empty_like(flat[0])
     lead, k, trail = result.shape
+    if 0 in result.shape:
+        return xp.reshape(result, x.shape)
     # NumPy is slow to reduce a short last axis, and sums a long first axis inexactly.
-    classes_first = k <= FEW_CLASSES if aac.is_numpy_array(x) else trail > 1
+    classes_first = k <= FEW_CLASSES if is_numpy(x) else trail > 1
     order, class_axis = ((1, 0, 2), 0) if classes_first else ((0, 2, 1), 1)
     in_result = dtype == x.dtype and trail == 1 and not classes_first
-    size = TORCH_BLOCK if kernel and not aac.is_numpy_array(x) else BLOCK
+    size = TORCH_BLOCK if kernel and not is_numpy(x) else BLOCK
     columns = max(1, min(trail, size // k))
     rows = max(1, min(lead, size // (k * columns)))
     shape = (k, rows * columns) if classes_first else (rows * columns, k)
-    buffers = [xp.empty(shape, dtype=dtype, device=aac.device(x)) for _ in range(6 if kernel else 0)]
+    buffers = [xp.empty(shape, dtype=dtype, device=device(x)) for _ in range(6 if kernel else 0)]
     for i in range(0, lead, rows):
         for j in range(0, trail, columns):
             here = (slice(i, i + rows), slice(None), slice(j, j + columns))

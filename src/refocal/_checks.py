@@ -8,9 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from array_api_compat import device
 
-from refocal._arrays import Array, as_array, concrete, is_float, is_integer, namespace, working_dtype
+from refocal._arrays import Array, as_array, concrete, device, is_float, is_integer, namespace, working_dtype
 
 LARGEST_GAMMA = 1e9
 """What a larger gamma counts as: beyond it no digit of the result is left, and products overflow."""

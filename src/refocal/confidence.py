@@ -9,9 +9,16 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 
-import numpy as np
-
-from refocal._arrays import Array, Namespace, as_array, log1p, namespace, shares_of_probs, working_dtype
+from refocal._arrays import (
+    Array,
+    Namespace,
+    as_array,
+    log1p,
+    namespace,
+    quiet,
+    shares_of_probs,
+    working_dtype,
+)
 from refocal._checks import check_gamma, check_positive_gamma, check_scores
 from refocal.focal import Gamma, log_phi
 
@@ -102,7 +109,7 @@ def eta_confidence(probs: Array, gamma: Gamma, *, axis: int = -1) -> Array:
     gamma = check_gamma(gamma, probs, axis)
     xp = namespace(probs)
     q = xp.astype(probs, working_dtype(probs), copy=False)
-    with np.errstate(all="ignore"):
+    with quiet(q):
         s = shares_of_probs(xp, q, axis)
         below, top = log_phi(xp, s, gamma, axis)
     gain = xp.sum(s.q * xp.expm1(xp.where(s.top, 0, top - below)), axis=axis)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import array_api_compat as aac
 import numpy as np
 
 from refocal._arrays import (
@@ -19,12 +18,14 @@ from refocal._arrays import (
     as_array,
     at_top,
     is_integer,
+    is_numpy,
     log1p,
     log_complement,
     map_rows,
     namespace,
     neg_log,
     one_hot,
+    quiet,
     shares,
     shares_of_probs,
     stop_gradient,
@@ -184,7 +185,7 @@ def conditional_risk(probs: Array, posterior: Array, gamma: Gamma, *, axis: int 
     xp = namespace(probs)
     q = xp.astype(probs, working_dtype(probs), copy=False)
     eta = xp.astype(posterior, q.dtype, copy=False)
-    with np.errstate(all="ignore"):
+    with quiet(q):
         loss = (1 - q) ** gamma * -xp.log(xp.where((eta == 0) & (q == 0), 1, q))
     return xp.astype(xp.sum(eta * loss, axis=axis), probs.dtype, copy=False)
 
@@ -192,7 +193,7 @@ def conditional_risk(probs: Array, posterior: Array, gamma: Gamma, *, axis: int 
 def focal_terms(logits: Array, labels: Array, gamma: Gamma, axis: int, weight: Array | float = 1.0) -> Array:
     """`focal_loss` without its checks, with weights of the classes and gammas of the rows or classes."""
     xp = namespace(logits)
-    with np.errstate(all="ignore"):
+    with quiet(logits):
         s = shares(xp, xp.astype(logits, working_dtype(logits), copy=False), axis)
         nll = neg_log(xp, s)
         terms = weight * xp.exp(gamma * log_complement(xp, s))
@@ -209,7 +210,7 @@ def focal_terms(logits: Array, labels: Array, gamma: Gamma, axis: int, weight: A
 
 def log_phi(xp: Namespace, s: Shares, gamma: Gamma, axis: int) -> tuple[Array, Array]:
     """Return log phi of the classes below the top, and, a row, of the top."""
-    ratio = s.q * xp.minimum(s.neg_log_q, xp.finfo(s.q.dtype).max) / (1 - s.q)  # 0 at q = 0
+    ratio = s.q * xp.where(s.neg_log_q == xp.inf, 0, s.neg_log_q) / (1 - s.q)  # 0 at q = 0
     below = gamma * log1p(xp, -s.q) + log1p(xp, gamma * ratio)
     gamma_top = gamma_of_top(xp, s.top, gamma, axis)
     top = gamma_top * (s.log_odds - s.neg_log_top) + log1p(xp, gamma_top * top_ratio(xp, s))
@@ -247,7 +248,7 @@ def _log_psi_kernel(out: Array, scratch: list[Array], z: Array, gamma: float, ax
     Only for one small gamma, so that 1 - q need not be exact for small q. The rows it cannot do (one
     class more than 57 ahead of all others, a masked class, NaN) it leaves to `_log_psi`.
     """
-    lib: Any = np if aac.is_numpy_array(z) else sys.modules["torch"]
+    lib: Any = np if is_numpy(z) else sys.modules["torch"]
     fma, scaled_add = (_fma, _scaled_add) if lib is np else (lib.addcmul, lib.add)
     gap, minus_q, phi_q, below, _ = scratch
     other = out  # one buffer less in the cache
@@ -308,7 +309,7 @@ def _psi(xp: Namespace, probs: Array, gamma: Gamma, axis: int) -> Array:
 def _psi_kernel(out: Array, scratch: list[Array], probs: Array, gamma: float, axis: int) -> None:
     xp = namespace(probs)
     _log_psi_kernel(out, scratch, xp.log(probs), gamma, axis)
-    (np if aac.is_numpy_array(out) else sys.modules["torch"]).exp(out, out=out)
+    (np if is_numpy(out) else sys.modules["torch"]).exp(out, out=out)
 
 
 def _elementwise(body: object, v: Array, gamma: Gamma) -> Array:
@@ -316,7 +317,7 @@ def _elementwise(body: object, v: Array, gamma: Gamma) -> Array:
     v = check_same_shape("v", v, "v", v)
     gamma = check_gamma(gamma, v)
     xp = namespace(v)
-    with np.errstate(all="ignore"):
+    with quiet(v):
         y = body(xp, xp.astype(v, working_dtype(v), copy=False), gamma)  # type: ignore[operator]
     return xp.astype(y, v.dtype, copy=False)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 
 import numpy as np
-from array_api_compat import is_torch_array
 
 from refocal._arrays import (
     Array,
@@ -14,6 +14,7 @@ from refocal._arrays import (
     Shares,
     at_top,
     concrete,
+    is_torch,
     log1p,
     log_softmax,
     map_rows,
@@ -68,7 +69,7 @@ def focal_minimizer(posterior: Array, gamma: Gamma, *, axis: int = -1) -> Array:
     ):
         return map_rows(_minimizer, posterior, gamma, axis=axis)
     # The kernel is NumPy's: with forty operations a step it is faster than PyTorch with its threads.
-    values = posterior.detach().numpy() if is_torch_array(posterior) else posterior
+    values = posterior.detach().numpy() if is_torch(posterior) else posterior
     return xp.asarray(map_rows(_minimizer, values, gamma, axis=axis, kernel=_minimizer_kernel))
 
 
@@ -94,14 +95,7 @@ def log_minimizer(xp: Namespace, log_eta: Array, gamma: Gamma, axis: int) -> Arr
     s = shares(xp, target, axis)
     x = _start(xp, s, fixed_gamma, axis)
     # Newton's error after a step goes with the step's square, and with the curvature, at most gamma.
-    tolerance = xp.finfo(x.dtype).eps ** 0.5 / (4 + 4 * fixed_gamma)
-    for step in range(MAX_STEPS):
-        change = _newton_step(xp, x, target, fixed_gamma, axis)
-        change = xp.clip(change, -1 - 0.5 * xp.abs(x), 1)  # without it large gammas overshoot
-        x = x + change
-        moving = concrete(xp.any(xp.abs(change) > tolerance * (1 + xp.abs(x))))
-        if (step + 1 == TRACED_STEPS) if moving is None else not moving:
-            break
+    x = newton(xp, lambda x: _newton_step(xp, x, target, fixed_gamma, axis), x, 4 + 4 * fixed_gamma)
     if isinstance(gamma, float) or gamma.shape[axis] == 1:
         x_top = at_top(xp, s.top, x, axis)  # nothing goes above the top, and its equals stay so
         x = xp.where(s.equal | (x > x_top), x_top, x)
@@ -110,6 +104,18 @@ def log_minimizer(xp: Namespace, log_eta: Array, gamma: Gamma, axis: int) -> Arr
         for _ in range(2):
             x = x + _newton_step(xp, x, log_eta, gamma, axis)
     return log_softmax(xp, x, axis)
+
+
+def newton(xp: Namespace, step: Callable[[Array], Array], x: Array, curvature: Gamma) -> Array:
+    """Return log-scores after steps, clipped where they would overshoot, until these are small."""
+    tolerance = xp.finfo(x.dtype).eps ** 0.5 / curvature
+    for count in range(MAX_STEPS):
+        change = xp.clip(step(x), -1 - 0.5 * xp.abs(x), 1)
+        x = x + change
+        moving = concrete(xp.any(xp.abs(change) > tolerance * (1 + xp.abs(x))))
+        if (count + 1 == TRACED_STEPS) if moving is None else not moving:
+            break
+    return x
 
 
 def _minimizer_kernel(result: Array, scratch: list[Array], eta: Array, gamma: float, axis: int) -> None:

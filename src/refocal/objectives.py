@@ -12,12 +12,11 @@ import math
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from array_api_compat import device
-
 from refocal._arrays import (
     Array,
     Namespace,
     as_array,
+    device,
     is_integer,
     log1p,
     log_softmax,
@@ -47,7 +46,8 @@ class Objective(abc.ABC):
     kinds: ClassVar[dict[str, type[Objective]]] = {}
 
     def __init_subclass__(cls) -> None:
-        Objective.kinds[cls.__name__] = cls
+        if not cls.__name__.startswith("_"):  # what several objectives share is none itself
+            Objective.kinds[cls.__name__] = cls
 
     def to_dict(self) -> dict[str, Any]:
         """Return the objective as a dictionary that JSON can hold; `objective_from_dict` is the inverse."""
@@ -125,11 +125,7 @@ class Focal(Objective):
         """Return the loss of every row, not reduced; labels are integers or distributions."""
         logits, axis = check_scores("logits", logits, axis)
         gamma, weight = self._class_arrays(logits, axis)
-        labels = as_array(labels)
-        if is_integer(labels):
-            check_labels(labels, logits, axis)
-        else:
-            labels = check_same_shape("labels", labels, "logits", logits)
+        labels = row_labels(labels, logits, axis)
         loss = focal_terms(logits, labels, gamma, axis, weight)
         if self.label_smoothing:
             xp, k = namespace(logits), logits.shape[axis]
@@ -229,12 +225,8 @@ class SigmoidFocal(Objective):
 
     def loss(self, logits: Array, targets: Array, *, axis: int = -1) -> Array:
         """Return the loss of every entry, not reduced; targets are 0 or 1, or probabilities."""
-        logits, axis = _entries("logits", logits, axis)
-        targets = as_array(targets)
-        if tuple(targets.shape) != tuple(logits.shape):
-            raise ValueError(
-                f"targets must have the shape {tuple(logits.shape)} of logits, got {tuple(targets.shape)}"
-            )
+        logits, axis = entry_scores("logits", logits, axis)
+        targets = entry_targets(targets, logits)
         xp = namespace(logits)
         gamma, alpha = self._class_arrays(logits, axis)
         z = xp.astype(logits, working_dtype(logits), copy=False)
@@ -247,17 +239,17 @@ class SigmoidFocal(Objective):
 
     def log_posterior(self, logits: Array, *, axis: int = -1) -> Array:
         """Return the logarithm of P(y = 1), entry by entry."""
-        logits, axis = _entries("logits", logits, axis)
+        logits, axis = entry_scores("logits", logits, axis)
         return map_rows(self._log_posterior, logits, *self._parameters(logits, axis), axis=axis)
 
     def posterior_from_probs(self, probs: Array, *, axis: int = -1) -> Array:
         """Return the P(y = 1) that belong to sigmoid scores; prefer `posterior` of the logits."""
-        probs, axis = _entries("probs", probs, axis)
+        probs, axis = entry_scores("probs", probs, axis)
         return map_rows(self._posterior_from_probs, probs, *self._parameters(probs, axis), axis=axis)
 
     def logits(self, posterior: Array, *, axis: int = -1) -> Array:
         """Return the logits of the risk minimiser: the inverse of `posterior`."""
-        posterior, axis = _entries("posterior", posterior, axis)
+        posterior, axis = entry_scores("posterior", posterior, axis)
         return map_rows(self._logits, posterior, *self._parameters(posterior, axis), axis=axis)
 
     def _class_arrays(self, like: Array, axis: int) -> tuple[Any, Any]:
@@ -320,7 +312,26 @@ def per_class(name: str, value: Any, like: Array, axis: int) -> Any:
     return xp.reshape(array, tuple(shape))
 
 
-def _entries(name: str, x: Any, axis: int) -> tuple[Array, int]:
+def row_labels(labels: Any, logits: Array, axis: int) -> Array:
+    """Return labels that fit the rows of logits: integers, or distributions over the classes."""
+    labels = as_array(labels)
+    if not is_integer(labels):
+        return check_same_shape("labels", labels, "logits", logits)
+    check_labels(labels, logits, axis)
+    return labels
+
+
+def entry_targets(targets: Any, logits: Array) -> Array:
+    """Return targets, one for each entry of logits."""
+    targets = as_array(targets)
+    if tuple(targets.shape) != tuple(logits.shape):
+        raise ValueError(
+            f"targets must have the shape {tuple(logits.shape)} of logits, got {tuple(targets.shape)}"
+        )
+    return targets
+
+
+def entry_scores(name: str, x: Any, axis: int) -> tuple[Array, int]:
     """Return an array of real floats of any shape, and axis >= 0."""
     x = check_floats(name, x)
     if x.ndim == 0:

@@ -1,0 +1,297 @@
+"""The posterior of any loss from its gradients alone, and what a single raw score means."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import array_api_compat as aac
+import numpy as np
+
+from refocal._arrays import Array, concrete, log1p, namespace, softplus, working_dtype
+from refocal._checks import check_floats, check_number, check_scores, check_values
+from refocal.objectives import Objective
+
+LossFn = Callable[[Array, Array], Array]
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+BLOCK = 1 << 20
+"""Entries of the gradient matrices worked on at a time: 8 MB in float64, and some ten times so in all."""
+
+OPEN, NOT_STATIONARY, FLAT = 1, 2, 3
+REASONS = {
+    OPEN: "more than one posterior fits (the gradients of the classes have a rank below K - 1)",
+    NOT_STATIONARY: "no posterior makes the logits stationary (residual {residual:.2g}, rtol {limit:.2g})",
+    FLAT: "the expected loss is flat or not smallest there, so it says nothing about the posterior",
+}
+
+
+class Recovered(NamedTuple):
+    """A posterior and how well it explains the logits."""
+
+    posterior: Array
+    residual: Array
+    """A row: the sum of \\|eta^T G\\| over the sum of the sizes of its terms; 0 is exact, 1 nothing."""
+
+
+def posterior_of(
+    loss_fn: LossFn, logits: Array, *, rtol: float | None = None, return_residual: bool = False
+) -> Array:
+    r"""Return the class posterior that belongs to the logits of a model trained with any loss.
+
+    .. math:: \eta^\top G = 0, \quad G_{yi} = \partial \ell(z, y) / \partial z_i
+
+    The logits of a risk minimiser are stationary, so for a loss that is linear in the label's
+    distribution eta is the left null vector of G. It is solved for without the column of the surest
+    class, where 1 - q would cancel: softmax losses keep some 14 digits at any logits for which their
+    own gradients are exact. Gradients are taken in float64 where the loss, and JAX, allow it.
+
+    Args:
+        loss_fn: ``loss_fn(logits, labels)`` with logits (n, K) and integer labels (n,), for any n,
+            returns the loss of every row, shape (n,), such as a PyTorch loss with
+            ``reduction="none"``. Label smoothing inside the loss is taken out again.
+        logits: PyTorch or JAX floats, K >= 2 of them along the last axis.
+        rtol: The residual above which no posterior fits; by default 1e-6, in float32 1.2e-3. Negative
+            entries become 0, which leaves a residual, for instance where scores are surer than label
+            smoothing allows; ``math.inf`` takes the clipped posterior then.
+        return_residual: Whether to return `Recovered`, the posterior and its residual a row.
+
+    Returns:
+        Probabilities of the same shape, dtype and library, without gradient; a row whose gradients
+        have a NaN is NaN.
+
+    Raises:
+        ValueError: Where the posterior is not identified: G has a rank below K - 1, no posterior makes
+            the logits stationary, or the expected loss is flat along one class's logit (mean absolute
+            error and hinge losses, whose logits say nothing).
+
+    Example:
+        >>> import torch
+        >>> def focal(logits, labels):
+        ...     nll = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+        ...     return (1 - torch.exp(-nll)) ** 2 * nll
+        >>> posterior_of(focal, torch.tensor([[2.0, 1.0, 0.0]])).numpy().round(3)
+        array([[0.884, 0.088, 0.029]], dtype=float32)
+    """
+    if not (aac.is_torch_array(logits) or aac.is_jax_array(logits)):
+        raise TypeError(
+            "logits must be a PyTorch or JAX array, by which loss_fn can be differentiated, "
+            f"got {type(logits).__name__}"
+        )
+    logits, _ = check_scores("logits", logits, -1)
+    if rtol is not None and rtol != math.inf:
+        rtol = check_number("rtol", rtol, low=0, rule=">= 0")
+    xp, k = namespace(logits), logits.shape[-1]
+    rows = xp.reshape(logits, (math.prod(logits.shape[:-1]), k))
+    dtype = _widest_dtype(loss_fn, rows) if rows.shape[0] else working_dtype(rows)
+    eps = float(xp.finfo(dtype).eps)
+    exact = max(1e-6, 1e4 * eps)
+    limit = exact if rtol is None else rtol
+    eta, residual = np.empty((rows.shape[0], k)), np.empty(rows.shape[0])
+    fault = np.zeros(rows.shape[0], dtype=int)
+    size = max(1, BLOCK // k**2)
+    for i in range(0, rows.shape[0], size):
+        here = slice(i, i + size)
+        z = xp.astype(rows[here, :], dtype, copy=False)
+        g = _gradients(loss_fn, z)
+        with np.errstate(all="ignore"):  # NaN goes through
+            eta[here], residual[here], is_open, second = _null_vectors(g, eps)
+            is_flat = _is_flat(loss_fn, z, g, eta[here], second, eps)
+        # Curvature means something at a stationary point only: clipped posteriors pass.
+        fault[here] = np.where(is_flat & (residual[here] <= exact), FLAT, 0)
+        fault[here][residual[here] > limit] = NOT_STATIONARY
+        fault[here][is_open] = OPEN
+    for code, reason in REASONS.items():
+        bad = np.flatnonzero(fault == code)
+        if bad.size:
+            raise ValueError(
+                f"logits must determine the posterior; in {bad.size} of {fault.size} rows, the first of "
+                f"them row {bad[0]}, {reason.format(residual=residual[bad[0]], limit=limit)}"
+            )
+    like = {"dtype": logits.dtype, "device": aac.device(logits)}
+    posterior = xp.reshape(xp.asarray(eta, **like), tuple(logits.shape))
+    if not return_residual:
+        return posterior
+    return Recovered(posterior, xp.reshape(xp.asarray(residual, **like), tuple(logits.shape[:-1])))
+
+
+def score_threshold(objective: Objective, posterior: Array | float = 0.5) -> Array | float:
+    r"""Return the raw score that means a given probability, for instance to threshold detections at it.
+
+    .. math:: p = \mathrm{sigmoid}(z^*(\eta))
+
+    with z* the ``logits`` of the objective. For a loss on a softmax it is the score of class 1 of two;
+    with more classes a score alone has no probability.
+
+    Args:
+        objective: What was trained with, for instance ``SigmoidFocal(gamma=2.0, alpha=0.25)``.
+        posterior: A probability, or an array of them (classes, if their parameters differ, come last).
+
+    Returns:
+        For a number a float, or an array of one threshold a class if their parameters differ; for an
+        array one of the same shape, dtype and library.
+
+    Example:
+        >>> from refocal import SigmoidFocal
+        >>> round(score_threshold(SigmoidFocal(gamma=2.0, alpha=0.25), 0.5), 4)
+        0.3988
+    """
+    return _by_entry(objective, "posterior", posterior, _score_of)
+
+
+def score_posterior(objective: Objective, score: Array | float) -> Array | float:
+    r"""Return the probability that a raw score means: the inverse of `score_threshold`.
+
+    .. math:: \eta = \mathrm{posterior}(\log(p / (1 - p)))
+
+    Args:
+        objective: What was trained with.
+        score: A sigmoid's score, or that of class 1 of two; a number or an array.
+
+    Returns:
+        A float or an array, as in `score_threshold`.
+
+    Example:
+        >>> from refocal import SigmoidFocal
+        >>> score_posterior(SigmoidFocal(gamma=2.0, alpha=0.25), np.array([0.1, 0.3, 0.5])).round(3)
+        array([0.008, 0.236, 0.75 ])
+    """
+    return _by_entry(objective, "score", score, _posterior_of_score)
+
+
+def _widest_dtype(loss_fn: LossFn, rows: Array) -> Any:
+    """Return float64 if the library and the loss take it, otherwise what they do take."""
+    xp = namespace(rows)
+    wide = aac.is_torch_array(rows) or sys.modules["jax"].config.jax_enable_x64
+    for dtype in [xp.float64] * wide + [working_dtype(rows)]:
+        try:
+            _gradients(loss_fn, xp.astype(rows[:1, :], dtype))
+            return dtype
+        except (RuntimeError, TypeError):  # a device without float64, weights that are float32
+            continue
+    return rows.dtype
+
+
+def _gradients(loss_fn: LossFn, z: Array) -> Floats:
+    """Return G[row, y, i], the derivative by logit i of the loss of label y."""
+    xp = namespace(z)
+    n, k = z.shape
+
+    def losses(x: Array) -> Array:
+        loss = loss_fn(x, xp.asarray(np.tile(np.arange(k), n), device=aac.device(z)))
+        shape = tuple(getattr(loss, "shape", ()))
+        if shape != (n * k,):
+            hint = "" if shape else ' (in PyTorch: reduction="none")'
+            raise ValueError(f"loss_fn must return one loss a row, shape ({n * k},), got shape {shape}{hint}")
+        return loss
+
+    if aac.is_jax_array(z):
+        g = sys.modules["jax"].grad(lambda x: losses(x).sum())(xp.repeat(z, k, axis=0))
+    else:
+        torch = sys.modules["torch"]
+        with torch.inference_mode(False), torch.enable_grad():
+            x = z.detach().repeat_interleave(k, dim=0).requires_grad_()
+            loss = losses(x)
+            if not loss.requires_grad:
+                raise ValueError("loss_fn must be differentiable, but its result has no gradient")
+            g = torch.autograd.grad(loss.sum(), x)[0].cpu()
+    return np.asarray(g, dtype=np.float64).reshape(n, k, k)
+
+
+def _null_vectors(g: Floats, eps: float) -> tuple[Floats, Floats, Any, Any]:
+    """Return the left null vectors with sum 1, residuals, where there are more, and a class below the top."""
+    n, k, _ = g.shape
+    size = np.abs(g).max(axis=2)
+    b = g / np.where(size == 0, 1, size)[:, :, None]  # of G's rows only the direction matters
+    pull = np.abs(b).sum(axis=1) - np.abs(b.diagonal(axis1=1, axis2=2))
+    # Of classes that pull alike (always so with two) the surest has the smallest gradients.
+    top = np.where(pull < 0.9 * pull.max(axis=1, keepdims=True), np.inf, size).argmin(axis=1)[:, None]
+    others = np.arange(k - 1) + (np.arange(k - 1) >= top)
+    row = np.arange(n)[:, None]
+    # x_y = eta_y size_y, against 1 at the top: K - 1 unknowns and the equations of the other columns.
+    a = b[row[:, :, None], others[:, None, :], others[:, :, None]]
+    scale = np.abs(a).max(axis=2)
+    scale[scale == 0] = 1
+    a /= scale[:, :, None]
+    is_open = np.linalg.slogdet(a)[0] == 0
+    a[is_open] = np.eye(k - 1)
+    inverse = np.linalg.inv(a)
+    is_open |= np.linalg.norm(a, 1, axis=(1, 2)) * np.linalg.norm(inverse, 1, axis=(1, 2)) > 1e-4 * k / eps
+    x = np.ones((n, k))
+    x[row, others] = np.maximum((inverse @ (-b[row, top, others] / scale)[:, :, None])[:, :, 0], 0)
+    # Where shifts of the logits change nothing, the rows sum to 0 and so give the entry that cancels.
+    own, rest = b[row, top, top], b[row, top, others].sum(axis=1, keepdims=True)
+    invariant = (np.abs(b.sum(axis=2)[row, others]) <= 10 * k * eps).all(axis=1, keepdims=True)
+    b[row, top, top] = np.where(invariant, -rest, own)
+    terms = np.einsum("ny,nyi->n", x, np.abs(b))
+    residual = np.abs(np.einsum("ny,nyi->ni", x, b)).sum(axis=1) / np.where(terms == 0, 1, terms)
+    eta = x * (size[row, top] / size)
+    eta[row, top] = 1
+    second = others[row, x[row, others].argmax(axis=1)[:, None]]
+    return eta / eta.sum(axis=1, keepdims=True), residual, is_open, second
+
+
+def _is_flat(loss_fn: LossFn, z: Array, g: Floats, eta: Floats, i: Any, eps: float) -> Any:
+    """Return where the gradient of the expected loss by logit i does not grow with that logit."""
+    xp, step = namespace(z), eps ** (1 / 3)
+    moved = z + xp.asarray(step * (np.arange(z.shape[1]) == i), dtype=z.dtype, device=aac.device(z))
+    column = np.take_along_axis(g, i[:, :, None], axis=2)[:, :, 0]
+    change = np.take_along_axis(_gradients(loss_fn, moved), i[:, :, None], axis=2)[:, :, 0] - column
+    terms = (eta * np.abs(column)).sum(axis=1)
+    flat = (eta * change).sum(axis=1) <= step**2 * terms
+    sure = terms < float(xp.finfo(z.dtype).smallest_normal) / eps
+    if sure.any() and bool(xp.any(z != 0)):
+        # Gradients of a sure row underflow; whether the loss is a flat one shows at equal logits.
+        zero = xp.zeros_like(z[:1, :])
+        g_zero = _gradients(loss_fn, zero)
+        eta_zero, _, _, second = _null_vectors(g_zero, eps)
+        flat[sure] = _is_flat(loss_fn, zero, g_zero, eta_zero, second, eps)[0]
+    return flat
+
+
+def _by_entry(objective: Any, name: str, value: Any, function: Callable[..., Array]) -> Array | float:
+    """Return a function of probabilities, of a number as a float unless it differs between the classes."""
+    is_objective = isinstance(objective, Objective)
+    if not is_objective:
+        raise TypeError(f"objective must be an objective, for instance SigmoidFocal(), got {objective!r}")
+    lengths = [len(v) for v in vars(objective).values() if isinstance(v, tuple)]
+    k = lengths[0] if lengths else 2
+    even = np.full((2, k), 0.5)
+    even[1, 0] = 0.4
+    z = objective.logits(even)
+    on_sigmoid = bool(z[0, 1] == z[1, 1])  # a class's logit depends on its own probability only
+    if not on_sigmoid and not np.allclose(*objective.posterior(np.array([[0.0], [1.0]]) + np.zeros(k))):
+        raise ValueError(f"objective must be a loss on a sigmoid or a softmax, got {objective!r}")
+    if not on_sigmoid and k != 2:
+        raise ValueError(
+            "objective must have two classes, since with more the probability depends on the scores of "
+            f"all classes, got {k}"
+        )
+    is_number = isinstance(value, numbers.Real)
+    if is_number:
+        size = k if on_sigmoid and lengths else 1
+        p: Array = np.full(size, check_number(name, value, rule="in [0, 1]"))
+    else:
+        p = check_floats(name, value)
+    values = concrete(p)
+    if values is not None:
+        check_values(name, values, ~((values < 0) | (values > 1)), "in [0, 1]")
+    y = function(namespace(p), objective, p, on_sigmoid)
+    return float(y[0]) if is_number and y.shape[0] == 1 else y
+
+
+def _score_of(xp: Any, objective: Any, eta: Array, on_sigmoid: bool) -> Array:
+    if on_sigmoid:
+        return xp.exp(-softplus(xp, -objective.logits(eta)))
+    return xp.exp(objective.logits(xp.stack([1 - eta, eta], axis=-1)))[..., 1]
+
+
+def _posterior_of_score(xp: Any, objective: Any, p: Array, on_sigmoid: bool) -> Array:
+    with np.errstate(divide="ignore"):
+        miss, hit = log1p(xp, -p), xp.log(p)
+    if on_sigmoid:
+        return objective.posterior(hit - miss)
+    return objective.posterior(xp.stack([miss, hit], axis=-1))[..., 1]

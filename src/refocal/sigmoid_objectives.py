@@ -1,0 +1,305 @@
+"""More losses on sigmoids that know their own inverse: ASL, and one sigmoid a class."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from refocal._arrays import (
+    Array,
+    Namespace,
+    concrete,
+    is_integer,
+    log1p,
+    log_softmax,
+    map_rows,
+    namespace,
+    one_hot,
+    softplus,
+    stop_gradient,
+    total,
+    working_dtype,
+)
+from refocal._checks import check_fraction, check_scores
+from refocal.minimizer import MAX_STEPS, TRACED_STEPS, log_of
+from refocal.objectives import (
+    Objective,
+    SigmoidFocal,
+    entry_scores,
+    entry_targets,
+    objective_from_dict,
+    row_labels,
+)
+from refocal.softmax_objectives import set_gammas
+
+
+@dataclasses.dataclass(frozen=True)
+class Asymmetric(Objective):
+    r"""The asymmetric loss (ASL) on a sigmoid: every entry of the logits is a binary problem of its own.
+
+    .. math::
+
+        L_+ = (1-p)^{\gamma_+} (-\log p), \quad L_- = p_m^{\gamma_-} (-\log(1-p_m)), \quad
+        p_m = \max(p - \mathrm{clip}, 0)
+
+    The posterior's odds are -L_-'(z) / L_+'(z); they rise with z for all arguments allowed here. With
+    detached weights the powers count as constants in the derivatives, as in the public code's
+    ``disable_torch_grad_focal_loss``.
+
+    A score p <= clip means 0. With clip > 0 and gamma_pos = 0 (or detached weights with gamma_pos = 0)
+    the odds stay below a bound: every posterior above it drives the score to 1, and a score of 1
+    means "the bound or more". `logits` is then infinite there.
+
+    Args:
+        gamma_pos: A number >= 0.
+        gamma_neg: A number >= 0.
+        clip: In [0, 1), which the paper calls the margin m.
+        detach_weights: Whether the training took no gradient through the powers.
+
+    Example:
+        >>> spec = Asymmetric(gamma_pos=1.0, gamma_neg=4.0, clip=0.05)
+        >>> spec.posterior_from_probs(np.array([0.05, 0.3, 0.5, 0.9])).round(3)
+        array([0.   , 0.007, 0.147, 0.974])
+    """
+
+    gamma_pos: float = 0.0
+    gamma_neg: float = 4.0
+    clip: float = 0.05
+    detach_weights: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the arguments."""
+        set_gammas(self)
+        object.__setattr__(self, "clip", check_fraction("clip", self.clip))
+        if not isinstance(self.detach_weights, bool):
+            raise TypeError(f"detach_weights must be True or False, got {self.detach_weights!r}")
+
+    def loss(self, logits: Array, targets: Array, *, axis: int = -1) -> Array:
+        """Return the loss of every entry, not reduced; targets are 0 or 1, or probabilities."""
+        logits, axis = entry_scores("logits", logits, axis)
+        targets = entry_targets(targets, logits)
+        xp = namespace(logits)
+        with np.errstate(all="ignore"):
+            z = xp.astype(logits, working_dtype(logits), copy=False)
+            y = xp.astype(targets, z.dtype, copy=False)
+            hit, miss = softplus(xp, -z), softplus(xp, z)
+            active, log_u, nll_u = self._shifted(xp, z)
+            focus = stop_gradient if self.detach_weights else _same
+            of_one = focus(xp.exp(-_times(xp, self.gamma_pos, miss))) * xp.where(
+                (y == 0) & (hit == xp.inf), 0, hit
+            )
+            of_zero = focus(xp.exp(_times(xp, self.gamma_neg, log_u))) * nll_u
+            of_zero = xp.where(active & ((y != 1) | (nll_u < xp.inf)), of_zero, 0)
+        return xp.astype(y * of_one + (1 - y) * of_zero, logits.dtype, copy=False)
+
+    def log_posterior(self, logits: Array, *, axis: int = -1) -> Array:
+        """Return the logarithm of P(y = 1), entry by entry."""
+        logits, axis = entry_scores("logits", logits, axis)
+        return map_rows(self._log_posterior, logits, axis=axis)
+
+    def posterior_from_probs(self, probs: Array, *, axis: int = -1) -> Array:
+        """Return the P(y = 1) that belong to sigmoid scores; prefer `posterior` of the logits."""
+        probs, axis = entry_scores("probs", probs, axis)
+        return map_rows(self._posterior_from_probs, probs, axis=axis)
+
+    def logits(self, posterior: Array, *, axis: int = -1) -> Array:
+        """Return the logits of the risk minimiser: the inverse of `posterior`; for 0 the largest of them."""
+        posterior, axis = entry_scores("posterior", posterior, axis)
+        return map_rows(self._logits, posterior, axis=axis)
+
+    @property
+    def _edge(self) -> float:
+        """The logit of clip, up to which the posterior is 0."""
+        return math.log(self.clip) - math.log1p(-self.clip) if self.clip else -math.inf
+
+    def _shifted(self, xp: Namespace, z: Array) -> tuple[Array, Array, Array]:
+        """Return where p > clip and, there, log p_m and -log(1 - p_m).
+
+        p - clip = p (1 - clip)(1 - e^(edge - z)), exact also where p is near clip.
+        """
+        if not self.clip:
+            return xp.full_like(z, 1) == 1, -softplus(xp, -z), softplus(xp, z)
+        active = z > self._edge
+        z = xp.where(active, z, self._edge + 1)
+        log_u = -softplus(xp, -z) + math.log1p(-self.clip) + xp.log(-xp.expm1(self._edge - z))
+        u = xp.exp(log_u)
+        small = u < 0.5
+        nll = -log1p(xp, -xp.where(small, u, 0))
+        return active, log_u, xp.where(small, nll, -xp.log(xp.exp(-softplus(xp, z)) + self.clip))
+
+    def _log_odds(self, xp: Namespace, z: Array) -> Array:
+        """Return log(-L_-' / L_+') = log h(p) + log(d L_- / d p_m), of which both rise with z.
+
+        The first is log p - gamma_pos log(1-p) - log(1 + gamma_pos rho), rho = e^z log(1 + e^-z); the
+        second gamma_neg log u - log(1-u) + log(1 + gamma_neg r), r = (1-u)(-log(1-u)) / u, with u = p_m.
+        """
+        active, log_u, nll_u = self._shifted(xp, z)
+        y = (
+            _times(xp, self.gamma_pos, softplus(xp, z))
+            + _times(xp, self.gamma_neg, log_u)
+            + nll_u
+            - softplus(xp, -z)
+        )
+        if not self.detach_weights:
+            rho, r = self._ratios(xp, z, log_u, nll_u)
+            y = y + log1p(xp, self.gamma_neg * r) - log1p(xp, self.gamma_pos * rho)
+        return xp.where(active | xp.isnan(z), y, -xp.inf)
+
+    def _ratios(self, xp: Namespace, z: Array, log_u: Array, nll_u: Array) -> tuple[Array, Array]:
+        limit = 80.0 if xp.finfo(z.dtype).bits == 32 else 700.0
+        x, n = xp.clip(z, -limit, limit), xp.minimum(nll_u, limit)
+        tiny = xp.exp(log_u) < xp.finfo(z.dtype).eps
+        r = xp.where(tiny, 1, n * xp.exp(-n - xp.where(tiny, 0, log_u)))
+        return softplus(xp, -x) * xp.exp(x), r
+
+    def _slope(self, xp: Namespace, z: Array) -> Array:
+        """Return the derivative of `_log_odds` by z where p > clip."""
+        _, log_u, nll_u = self._shifted(xp, z)
+        p, o, u = xp.exp(-softplus(xp, -z)), xp.exp(-softplus(xp, z)), xp.exp(log_u)
+        gp, gn = self.gamma_pos, self.gamma_neg
+        by_u = xp.exp(-softplus(xp, -z) - softplus(xp, z) - log_u)  # p (1-p) / u
+        slope = o + gp * p + gn * by_u + by_u * u * xp.exp(nll_u)
+        if not self.detach_weights:
+            rho, r = self._ratios(xp, z, log_u, nll_u)
+            small = u < 1e-3
+            bend = xp.where(small, -u / 2, (u - nll_u) / xp.where(small, 1, u))  # u dr/du
+            slope = slope + gn * by_u * bend / (1 + gn * r) - gp * (rho - p) / (1 + gp * rho)
+        return slope
+
+    def _log_posterior(self, xp: Namespace, z: Array, axis: int) -> Array:
+        return -softplus(xp, -self._log_odds(xp, z))
+
+    def _posterior_from_probs(self, xp: Namespace, p: Array, axis: int) -> Array:
+        return xp.exp(self._log_posterior(xp, xp.log(p) - log1p(xp, -p), axis))
+
+    def _logits(self, xp: Namespace, eta: Array, axis: int) -> Array:
+        gp, gn = self.gamma_pos, self.gamma_neg
+        goal = log_of(xp, eta) - log_of(xp, 1 - eta)
+        if not self.clip:
+            # The odds grow at least like z, so that they are surely larger or smaller beyond this.
+            reach = xp.abs(goal) + math.log1p(gp) + math.log1p(gn) + 3
+            start = xp.where(goal < 0, goal / (1 + gn), goal / (1 + gp))
+            z = _root(xp, self._log_odds, self._slope, goal, start, -reach, reach)
+            return xp.where(eta == 1, xp.inf, xp.where(eta == 0, -xp.inf, z))
+        # Near the edge the odds go like a power of z - edge, so solve for its logarithm w.
+        edge, eps = self._edge, xp.finfo(goal.dtype).eps
+        least = xp.full_like(goal, math.log(4 * eps * (1 + abs(edge))))
+        reach = xp.abs(goal) + math.log1p(gp) + (1 + gn) * (math.log1p(gn) - math.log1p(-self.clip)) + 40
+        most = xp.log(reach * max(1, 1 / gp if gp else 1) - edge)
+        limit = self._log_odds(xp, xp.full_like(goal, xp.inf))  # finite without gamma_pos
+        w = _root(
+            xp,
+            lambda xp, w: self._log_odds(xp, edge + xp.exp(w)),
+            lambda xp, w: self._slope(xp, edge + xp.exp(w)) * xp.exp(w),
+            xp.where(goal < limit, goal, limit - 1) if not gp else goal,
+            xp.zeros_like(goal),
+            least,
+            most,
+        )
+        z = xp.where((goal >= limit) | (eta == 1), xp.inf, edge + xp.where(w <= least, 0, xp.exp(w)))
+        return xp.where(eta == 0, edge, z)
+
+
+@dataclasses.dataclass(frozen=True)
+class OneVsRest(Objective):
+    r"""One sigmoid a class, trained against the one-hot label and read as a class distribution.
+
+    .. math:: \ell(z, y) = \sum_i L_i(z_i, 1[i = y])
+
+    Every entry's posterior is P(y = i | x), and those of the minimiser sum to 1 by themselves. A model
+    is not the minimiser, so each row is divided by its sum; a row of zeros gives NaN.
+
+    Args:
+        binary: The loss of an entry, `SigmoidFocal` or `Asymmetric`.
+
+    Example:
+        >>> OneVsRest(SigmoidFocal(gamma=2.0, alpha=0.25)).posterior(np.array([0.0, -1.0, -2.0])).round(3)
+        array([0.803, 0.182, 0.014])
+    """
+
+    binary: Any = dataclasses.field(default_factory=SigmoidFocal)
+
+    def __post_init__(self) -> None:
+        """Check the argument; a dictionary of `to_dict` becomes its objective."""
+        if isinstance(self.binary, dict):
+            object.__setattr__(self, "binary", objective_from_dict(self.binary))
+        if not isinstance(self.binary, (SigmoidFocal, Asymmetric)):
+            raise TypeError(f"binary must be a SigmoidFocal or an Asymmetric, got {self.binary!r}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the objective as a dictionary that JSON can hold; `objective_from_dict` is the inverse."""
+        return {"objective": "OneVsRest", "binary": self.binary.to_dict()}
+
+    def loss(self, logits: Array, labels: Array, *, axis: int = -1) -> Array:
+        """Return the loss of every row, not reduced; labels are integers or distributions."""
+        logits, axis = check_scores("logits", logits, axis)
+        labels = row_labels(labels, logits, axis)
+        xp = namespace(logits)
+        if is_integer(labels):
+            labels = one_hot(xp, xp.expand_dims(labels, axis=axis), logits.shape[axis], axis)
+            wrong = ~xp.any(labels, axis=axis)
+            loss = xp.sum(self.binary.loss(logits, labels, axis=axis), axis=axis)
+            return xp.where(wrong, xp.nan, loss)
+        return xp.sum(self.binary.loss(logits, labels, axis=axis), axis=axis)
+
+    def log_posterior(self, logits: Array, *, axis: int = -1) -> Array:
+        """Return the logarithm of `posterior`."""
+        logits, axis = check_scores("logits", logits, axis)
+        y = self.binary.log_posterior(logits, axis=axis)
+        return map_rows(log_softmax, y, axis=axis)
+
+    def posterior_from_probs(self, probs: Array, *, axis: int = -1) -> Array:
+        """Return the true probabilities that belong to sigmoid scores; prefer `posterior` of the logits."""
+        probs, axis = check_scores("probs", probs, axis)
+        p = self.binary.posterior_from_probs(probs, axis=axis)
+        return p / total(namespace(p), p, axis)
+
+    def logits(self, posterior: Array, *, axis: int = -1) -> Array:
+        """Return the logits of the risk minimiser: the inverse of `posterior`."""
+        posterior, axis = check_scores("posterior", posterior, axis)
+        return self.binary.logits(posterior, axis=axis)
+
+
+def _root(
+    xp: Namespace,
+    f: Callable[[Namespace, Array], Array],
+    slope: Callable[[Namespace, Array], Array],
+    goal: Array,
+    start: Array,
+    low: Array,
+    high: Array,
+) -> Array:
+    """Return x in [low, high] with f(x) = goal for an increasing f: Newton's method inside a bracket."""
+    target, x, low, high = (stop_gradient(a) for a in (goal, start, low, high))
+    tolerance = xp.finfo(x.dtype).eps ** 0.5 / 8
+    done, least = xp.isnan(target), low
+    for step in range(MAX_STEPS):
+        y = f(xp, x)
+        low, high = xp.where(y < target, x, low), xp.where(y < target, high, x)
+        newton = x + (target - y) / slope(xp, x)
+        done = done | (xp.abs(newton - x) <= tolerance * (1 + xp.abs(x)))
+        middle = low + (high - low) / 2
+        x = xp.where(done | ((newton >= low) & (newton <= high)), newton, middle)
+        all_done = concrete(xp.all(done | (high <= low)))
+        if (step + 1 == TRACED_STEPS) if all_done is None else all_done:
+            break
+    # Two more steps, with gradients by the goal, give the first two derivatives of the inverse.
+    steepness = slope(xp, x)
+    steepness = stop_gradient(xp.where(steepness > 0, steepness, 1))
+    for _ in range(2):
+        x = x + (goal - f(xp, x)) / steepness
+        x = xp.where(x < least, least, x)
+    return x
+
+
+def _same(x: Array) -> Array:
+    return x
+
+
+def _times(xp: Namespace, gamma: float, x: Array) -> Array:
+    """Return gamma x, and 0 for gamma = 0 even where x is infinite."""
+    return gamma * x if gamma else xp.zeros_like(x)
