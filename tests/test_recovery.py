@@ -130,13 +130,37 @@ def test_losses_as_people_write_them_stay_accurate_on_sure_rows(k, scale):
         (generalized_cross_entropy, (0.3 * z.log_softmax(-1)).softmax(-1)),
     ]:
         torch.testing.assert_close(posterior_of(loss_fn, z), expected, rtol=0, atol=1e-12)
-        if loss_fn is not naive_focal:
+        if loss_fn in (cross_entropy, generalized_cross_entropy):
             torch.testing.assert_close(posterior_of(loss_fn, z), expected, rtol=1e-11, atol=0)
 
 
 def test_so_sure_that_every_gradient_underflows():
     z = torch.tensor([[2000.0, 0.0], [-300.0, 300.0]])
     assert posterior_of(lambda z, y: focal_loss(z, y, 2.0), z).tolist() == [[1, 0], [0, 1]]
+
+
+@pytest.mark.parametrize("k", [2, 3, 10])
+@pytest.mark.parametrize("scale", [10.0, 30.0, 100.0])
+def test_where_gradients_are_lost_there_is_an_error_or_the_truth(k, scale):
+    """The Brier score's cancel; the loss of an unlikely label is cut off."""
+
+    def cut_off(z, y):
+        return -of_label(z.softmax(-1), y).clamp(min=1e-7).log()
+
+    z = torch.from_numpy(np.random.default_rng(k).normal(size=(60, k)) * scale)
+    right = {brier: 0, cut_off: 0}
+    for loss_fn in right:
+        for row in z:
+            try:
+                p = posterior_of(loss_fn, row)
+            except ValueError:
+                continue
+            torch.testing.assert_close(p, row.softmax(-1), rtol=0, atol=1e-7)
+            right[loss_fn] += 1
+    assert right[brier] > 0
+    if scale == 10:
+        assert right[brier] > 50
+        assert right[cut_off] > 0
 
 
 def test_reversed_logits():

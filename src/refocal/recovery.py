@@ -66,7 +66,8 @@ def posterior_of(
     Raises:
         ValueError: Where the posterior is not identified: G has a rank below K - 1, no posterior makes
             the logits stationary, or the expected loss is flat along one class's logit (mean absolute
-            error and hinge losses, whose logits say nothing).
+            error and hinge losses, whose logits say nothing). A loss that loses its own gradients on sure
+            rows, by a clamp or as the Brier score does, ends here too.
 
     Example:
         >>> import torch
@@ -96,10 +97,10 @@ def posterior_of(
     for i in range(0, rows.shape[0], size):
         here = slice(i, i + size)
         z = xp.astype(rows[here, :], dtype, copy=False)
-        g = _gradients(loss_fn, z)
+        g, losses = _gradients(loss_fn, z)
         with np.errstate(all="ignore"):  # NaN goes through
             eta[here], residual[here], is_open, second = _null_vectors(g, eps)
-            is_flat = _is_flat(loss_fn, z, g, eta[here], second, eps)
+            is_flat = _is_flat(loss_fn, z, g, losses, eta[here], second, eps)
         # Curvature means something at a stationary point only: clipped posteriors pass.
         fault[here] = np.where(is_flat & (residual[here] <= exact), FLAT, 0)
         fault[here][residual[here] > limit] = NOT_STATIONARY
@@ -175,30 +176,30 @@ def _widest_dtype(loss_fn: LossFn, rows: Array) -> Any:
     return rows.dtype
 
 
-def _gradients(loss_fn: LossFn, z: Array) -> Floats:
-    """Return G[row, y, i], the derivative by logit i of the loss of label y."""
+def _gradients(loss_fn: LossFn, z: Array) -> tuple[Floats, Floats]:
+    """Return G[row, y, i], the derivative by logit i of the loss of label y, and that loss."""
     xp = namespace(z)
     n, k = z.shape
 
-    def losses(x: Array) -> Array:
+    def losses(x: Array) -> tuple[Array, Array]:
         loss = loss_fn(x, xp.asarray(np.tile(np.arange(k), n), device=aac.device(z)))
         shape = tuple(getattr(loss, "shape", ()))
         if shape != (n * k,):
             hint = "" if shape else ' (in PyTorch: reduction="none")'
             raise ValueError(f"loss_fn must return one loss a row, shape ({n * k},), got shape {shape}{hint}")
-        return loss
+        return loss.sum(), loss
 
     if aac.is_jax_array(z):
-        g = sys.modules["jax"].grad(lambda x: losses(x).sum())(xp.repeat(z, k, axis=0))
+        g, loss = sys.modules["jax"].grad(losses, has_aux=True)(xp.repeat(z, k, axis=0))
     else:
         torch = sys.modules["torch"]
-        with torch.inference_mode(False), torch.enable_grad():
+        with torch.inference_mode(False):  # which turns no_grad off as well
             x = z.detach().repeat_interleave(k, dim=0).requires_grad_()
-            loss = losses(x)
-            if not loss.requires_grad:
+            total, loss = losses(x)
+            if not total.requires_grad:
                 raise ValueError("loss_fn must be differentiable, but its result has no gradient")
-            g = torch.autograd.grad(loss.sum(), x)[0].cpu()
-    return np.asarray(g, dtype=np.float64).reshape(n, k, k)
+            g, loss = torch.autograd.grad(total, x)[0].cpu(), loss.detach().cpu()
+    return np.asarray(g, dtype=np.float64).reshape(n, k, k), np.asarray(loss, dtype=np.float64).reshape(n, k)
 
 
 def _null_vectors(g: Floats, eps: float) -> tuple[Floats, Floats, Any, Any]:
@@ -234,21 +235,26 @@ def _null_vectors(g: Floats, eps: float) -> tuple[Floats, Floats, Any, Any]:
     return eta / eta.sum(axis=1, keepdims=True), residual, is_open, second
 
 
-def _is_flat(loss_fn: LossFn, z: Array, g: Floats, eta: Floats, i: Any, eps: float) -> Any:
+def _is_flat(
+    loss_fn: LossFn, z: Array, g: Floats, losses: Floats, eta: Floats, i: Any, eps: float
+) -> np.ndarray[Any, Any]:
     """Return where the gradient of the expected loss by logit i does not grow with that logit."""
     xp, step = namespace(z), eps ** (1 / 3)
     moved = z + xp.asarray(step * (np.arange(z.shape[1]) == i), dtype=z.dtype, device=aac.device(z))
-    column = np.take_along_axis(g, i[:, :, None], axis=2)[:, :, 0]
-    change = np.take_along_axis(_gradients(loss_fn, moved), i[:, :, None], axis=2)[:, :, 0] - column
+    column, new_column = (
+        np.take_along_axis(x, i[:, :, None], axis=2)[:, :, 0] for x in (g, _gradients(loss_fn, moved)[0])
+    )
     terms = (eta * np.abs(column)).sum(axis=1)
-    flat = (eta * change).sum(axis=1) <= step**2 * terms
+    flat: np.ndarray[Any, Any] = (eta * (new_column - column)).sum(axis=1) <= step**2 * terms
     sure = terms < float(xp.finfo(z.dtype).smallest_normal) / eps
     if sure.any() and bool(xp.any(z != 0)):
-        # Gradients of a sure row underflow; whether the loss is a flat one shows at equal logits.
+        # The gradient of a sure label underflows. Of a flat loss, too, but that shows at equal logits; and
+        # where a loss is cut off it is that of a label with a larger loss than the others.
         zero = xp.zeros_like(z[:1, :])
-        g_zero = _gradients(loss_fn, zero)
+        g_zero, losses_zero = _gradients(loss_fn, zero)
         eta_zero, _, _, second = _null_vectors(g_zero, eps)
-        flat[sure] = _is_flat(loss_fn, zero, g_zero, eta_zero, second, eps)[0]
+        flat[sure] = _is_flat(loss_fn, zero, g_zero, losses_zero, eta_zero, second, eps)[0]
+        flat |= sure & (eta.argmax(axis=1) != losses.argmin(axis=1))
     return flat
 
 
@@ -263,7 +269,7 @@ def _by_entry(objective: Any, name: str, value: Any, function: Callable[..., Arr
     even[1, 0] = 0.4
     z = objective.logits(even)
     on_sigmoid = bool(z[0, 1] == z[1, 1])  # a class's logit depends on its own probability only
-    if not on_sigmoid and not np.allclose(*objective.posterior(np.array([[0.0], [1.0]]) + np.zeros(k))):
+    if not on_sigmoid and not np.allclose(*objective.posterior(np.array([[0.0], [1.0]]) + np.arange(k))):
         raise ValueError(f"objective must be a loss on a sigmoid or a softmax, got {objective!r}")
     if not on_sigmoid and k != 2:
         raise ValueError(

@@ -8,6 +8,7 @@ of the loss instead, so that derivatives of every order exist.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -29,18 +30,21 @@ def blocks(x: Tensor) -> Iterator[slice]:
     return (slice(i, min(i + step, rows)) for i in range(0, rows, step))
 
 
-class Scratch:
-    """Buffers that all blocks share: fresh ones cost more than the arithmetic, in page faults."""
+_kept = threading.local()
 
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self.buffers: list[Tensor] = []
 
-    def like(self, x: Tensor) -> list[Tensor]:
-        """Return the buffers in the shape of a block, the first of which is the largest."""
-        if not self.buffers:
-            self.buffers = [torch.empty_like(x) for _ in range(self.count)]
-        return [b[: len(x)] for b in self.buffers]
+def scratch(x: Tensor, count: int) -> list[Tensor]:
+    """Return buffers of a block's shape. On the CPU they stay for the next call of the thread.
+
+    Fresh ones cost more than the arithmetic, in page faults.
+    """
+    if x.device.type != "cpu" or x.numel() > BLOCK:
+        return [torch.empty_like(x) for _ in range(count)]
+    buffers = getattr(_kept, str(x.dtype), [])
+    if len(buffers) < count or len(buffers[0]) != BLOCK:
+        buffers = [torch.empty(BLOCK, dtype=x.dtype) for _ in range(count)]
+        setattr(_kept, str(x.dtype), buffers)
+    return [b[: x.numel()].view(x.shape) for b in buffers[:count]]
 
 
 class HardFocal(Function):
@@ -77,10 +81,9 @@ def _neg_log_prob(logits: Tensor, target: Tensor) -> Tensor:
     if n * c <= 1 << 13 or (c >= 64 and n * c <= 1 << 20):  # one call, at the price of its temporary
         return F.cross_entropy(logits, target.squeeze(1), reduction="none").clamp_(min=tiny)
     result = torch.empty_like(logits[:, 0])
-    scratch = Scratch(1)
     for rows in blocks(logits):
         z, y = logits[rows], target[rows]
-        (others,) = scratch.like(z)
+        (others,) = scratch(z, 1)
         torch.sub(z, z.amax(1, keepdim=True), out=others)
         gap = others.gather(1, y).squeeze(1)
         others.exp_().scatter_(1, y, 0.0)
@@ -111,9 +114,9 @@ class SoftFocal(Function):
         ctx.save_for_backward(logits, targets)
         ctx.gamma, ctx.weight, ctx.plain = gamma, weight, plain
         result = torch.empty_like(logits[:, 0])
-        scratch, one = Scratch(2), logits.new_ones(())
+        one = logits.new_ones(())
         for rows in blocks(logits):
-            log_q, power = scratch.like(logits[rows])
+            log_q, power = scratch(logits[rows], 2)
             _log_softmax(logits[rows], out=log_q)
             torch.exp(log_q, out=power)
             _power(torch.sub(one, power, out=power), _of_rows(gamma, rows)).mul_(log_q).mul_(targets[rows])
@@ -128,10 +131,10 @@ class SoftFocal(Function):
         if torch.is_grad_enabled() or ctx.needs_input_grad[1]:
             return *_by_autograd(ctx, (logits, targets), grads[0]), None, None, None
         result = torch.empty_like(logits)
-        scratch, one = Scratch(2), logits.new_ones(())
+        one = logits.new_ones(())
         for rows in blocks(logits):
             q, gamma = result[rows], _of_rows(ctx.gamma, rows)
-            log_q, miss = scratch.like(logits[rows])
+            log_q, miss = scratch(logits[rows], 2)
             _log_softmax(logits[rows], out=log_q)
             torch.exp(log_q, out=q)
             torch.sub(one, q, out=miss).clamp_(min=torch.finfo(miss.dtype).tiny)
@@ -200,9 +203,8 @@ class BinaryFocal(Function):
         ctx.hard = hard = _all_zero_or_one(y)
         total = z.new_zeros(())
         result = None if add_up else torch.empty_like(z)
-        scratch = Scratch(4)
         for rows in blocks(z):
-            loss = _binary_loss(z[rows], y[rows], scratch, spec, hard)
+            loss = _binary_loss(z[rows], y[rows], spec, hard)
             if result is None:
                 total += loss.sum()
             else:
@@ -217,9 +219,8 @@ class BinaryFocal(Function):
         z, y = logits.reshape(-1), targets.reshape(-1)
         grad = grads[0] if ctx.add_up else grads[0].reshape(-1)
         result = torch.empty_like(z)
-        scratch = Scratch(4)
         for rows in blocks(z):
-            slope = _binary_slope(z[rows], y[rows], scratch, ctx.spec, ctx.hard)
+            slope = _binary_slope(z[rows], y[rows], ctx.spec, ctx.hard)
             torch.mul(slope, grad if ctx.add_up else grad[rows], out=result[rows])
         return result.reshape(logits.shape), None, None, None, None
 
@@ -229,24 +230,44 @@ def _all_zero_or_one(y: Tensor) -> bool:
     return all(not bool((y[rows] * y[rows]).sub_(y[rows]).any()) for rows in blocks(y))
 
 
-def _binary_loss(z: Tensor, y: Tensor, scratch: Scratch, spec: Binary, hard: bool) -> Tensor:
-    sign, s, hit, other = scratch.like(z)
+def _is_moderate(z: Tensor) -> bool:
+    """Whether no sigmoid of the logits underflows, so that its logarithm may be taken."""
+    return bool(torch.linalg.vector_norm(z, torch.inf) < 80)
+
+
+def _binary_loss(z: Tensor, y: Tensor, spec: Binary, hard: bool) -> Tensor:
+    sign, s, hit, other = scratch(z, 4)
     if hard:
         torch.mul(y, 2, out=sign).sub_(1)
         torch.mul(sign, z, out=s)
-        _neg_logs(s, hit, other)
-        return s.mul_(-spec.gamma).exp_().mul_(hit).mul_(spec.weights(sign))
+        if _is_moderate(z):
+            torch.sigmoid(s, out=hit).log_()
+            loss = _power(torch.sigmoid(s.neg_(), out=other), spec.gamma).mul_(hit).neg_()
+        else:
+            _neg_logs(s, hit, other)
+            loss = s.mul_(-spec.gamma).exp_().mul_(hit)
+        return loss.mul_(spec.weights(sign))
     s.copy_(z)
     _neg_logs(s, hit, other)
     torch.mul(s, -spec.gamma, out=other).exp_().mul_(hit).mul_(y).mul_(spec.of_one)
     return hit.mul_(-spec.gamma).exp_().mul_(s).mul_(1 - y).mul_(spec.of_zero).add_(other)
 
 
-def _binary_slope(z: Tensor, y: Tensor, scratch: Scratch, spec: Binary, hard: bool) -> Tensor:
-    sign, s, hit, other = scratch.like(z)
+def _binary_slope(z: Tensor, y: Tensor, spec: Binary, hard: bool) -> Tensor:
+    sign, s, hit, other = scratch(z, 4)
     if hard:
         torch.mul(y, 2, out=sign).sub_(1)
         torch.mul(sign, z, out=s)
+        if _is_moderate(z):
+            torch.sigmoid(s, out=hit)
+            torch.sigmoid(s.neg_(), out=other)
+            torch.log(hit, out=s).mul_(hit)
+            torch.sub(other, s, alpha=spec.gamma, out=s)  # 1 - p - gamma p log p
+            slope = s.mul_(_power(other, spec.gamma))
+            # minus the sign times its weight; the square of a sign is 1
+            return slope.mul_(
+                sign.mul_(-(spec.of_one + spec.of_zero) / 2).sub_((spec.of_one - spec.of_zero) / 2)
+            )
         return _slope(s, hit, other, spec.gamma).mul_(sign).mul_(spec.weights(sign))
     torch.neg(z, out=s)
     torch.mul(_slope(s, hit, other, spec.gamma), 1 - y, out=sign).mul_(spec.of_zero)
