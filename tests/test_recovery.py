@@ -15,8 +15,9 @@ import torch.nn.functional as F
 
 import refocal.recovery
 from refocal import Focal, SigmoidFocal, focal_loss, log_psi
-from refocal.objectives import Objective
 from refocal.recovery import Recovered, posterior_of, score_posterior, score_threshold
+from refocal.sigmoid_objectives import Asymmetric, OneVsRest
+from refocal.softmax_objectives import GeneralizedCrossEntropy, Poly1Focal
 
 ETA = np.random.default_rng(0).dirichlet(np.full(4, 3.0), size=5)
 
@@ -313,12 +314,15 @@ SIGMOIDS = [
     SigmoidFocal(gamma=0.5, alpha=None),
     SigmoidFocal(gamma=3.0, alpha=0.9, label_smoothing=0.1),
     SigmoidFocal(gamma=[0.0, 2.0, 5.0], alpha=[0.1, 0.5, 0.9]),
+    Asymmetric(clip=0.0),
 ]
 TWO_CLASSES = [
     Focal(),
     Focal(gamma=[0.5, 3.0], weight=[1.0, 10.0]),
     Focal(gamma=0.0, label_smoothing=0.1),
     Focal(weight=[100.0, 1.0], label_smoothing=0.5),
+    GeneralizedCrossEntropy(),
+    Poly1Focal(),
 ]
 
 
@@ -390,26 +394,12 @@ def test_the_ends():
         assert score_posterior(spec, jnp.asarray(ends)).tolist() == [0, 1]
 
 
-class _OneVsRest(Objective):
-    """Sigmoids read as a class distribution: no single score has a probability."""
-
-    def __repr__(self):
-        return "OneVsRest()"
-
-    def log_posterior(self, logits, *, axis=-1):
-        p = 1 / (1 + np.exp(-logits))
-        return np.log(p / p.sum(axis=axis, keepdims=True))
-
-    def logits(self, posterior, *, axis=-1):
-        p = posterior / posterior.sum(axis=axis, keepdims=True)
-        return np.log(p / (1 - p))
-
-
 CASES = [
     (
-        lambda: score_threshold(_OneVsRest()),
+        lambda: score_threshold(OneVsRest(SigmoidFocal(gamma=1.0))),
         ValueError,
-        "objective must be a loss on a sigmoid or a softmax, got OneVsRest()",
+        "objective must be a loss on a sigmoid or a softmax, got "
+        "OneVsRest(binary=SigmoidFocal(gamma=1.0, alpha=0.25, label_smoothing=0.0))",
     ),
     (
         lambda: posterior_of(cross_entropy, Z.numpy()),

@@ -44,6 +44,8 @@ class Objective(abc.ABC):
     """What all objectives share: the way into and out of a dictionary, and their main method."""
 
     kinds: ClassVar[dict[str, type[Objective]]] = {}
+    scores: ClassVar[str] = "softmax"
+    """What turns logits into scores: "softmax", "sigmoid", or "one-vs-rest" for sigmoids read as a row."""
 
     def __init_subclass__(cls) -> None:
         if not cls.__name__.startswith("_"):  # what several objectives share is none itself
@@ -209,6 +211,8 @@ class SigmoidFocal(Objective):
         >>> spec.posterior_from_probs(np.array([0.1, 0.3, 0.5])).round(3)
         array([0.008, 0.236, 0.75 ])
     """
+
+    scores: ClassVar[str] = "sigmoid"
 
     gamma: Any = 2.0
     alpha: Any = 0.25

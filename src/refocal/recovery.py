@@ -260,17 +260,13 @@ def _is_flat(
 
 def _by_entry(objective: Any, name: str, value: Any, function: Callable[..., Array]) -> Array | float:
     """Return a function of probabilities, of a number as a float unless it differs between the classes."""
-    is_objective = isinstance(objective, Objective)
-    if not is_objective:
+    if not isinstance(objective, Objective):
         raise TypeError(f"objective must be an objective, for instance SigmoidFocal(), got {objective!r}")
+    if objective.scores not in ("sigmoid", "softmax"):
+        raise ValueError(f"objective must be a loss on a sigmoid or a softmax, got {objective!r}")
+    on_sigmoid = objective.scores == "sigmoid"
     lengths = [len(v) for v in vars(objective).values() if isinstance(v, tuple)]
     k = lengths[0] if lengths else 2
-    even = np.full((2, k), 0.5)
-    even[1, 0] = 0.4
-    z = objective.logits(even)
-    on_sigmoid = bool(z[0, 1] == z[1, 1])  # a class's logit depends on its own probability only
-    if not on_sigmoid and not np.allclose(*objective.posterior(np.array([[0.0], [1.0]]) + np.arange(k))):
-        raise ValueError(f"objective must be a loss on a sigmoid or a softmax, got {objective!r}")
     if not on_sigmoid and k != 2:
         raise ValueError(
             "objective must have two classes, since with more the probability depends on the scores of "
@@ -279,13 +275,13 @@ def _by_entry(objective: Any, name: str, value: Any, function: Callable[..., Arr
     is_number = isinstance(value, numbers.Real)
     if is_number:
         size = k if on_sigmoid and lengths else 1
-        p: Array = np.full(size, check_number(name, value, rule="in [0, 1]"))
+        x: Array = np.full(size, check_number(name, value, rule="in [0, 1]"))
     else:
-        p = check_floats(name, value)
-    values = concrete(p)
+        x = check_floats(name, value)
+    values = concrete(x)
     if values is not None:
         check_values(name, values, ~((values < 0) | (values > 1)), "in [0, 1]")
-    y = function(namespace(p), objective, p, on_sigmoid)
+    y = function(namespace(x), objective, x, on_sigmoid)
     return float(y[0]) if is_number and y.shape[0] == 1 else y
 
 

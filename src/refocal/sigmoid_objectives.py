@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -65,6 +65,8 @@ class Asymmetric(Objective):
         >>> spec.posterior_from_probs(np.array([0.05, 0.3, 0.5, 0.9])).round(3)
         array([0.   , 0.007, 0.147, 0.974])
     """
+
+    scores: ClassVar[str] = "sigmoid"
 
     gamma_pos: float = 0.0
     gamma_neg: float = 4.0
@@ -220,6 +222,8 @@ class OneVsRest(Objective):
         >>> OneVsRest(SigmoidFocal(gamma=2.0, alpha=0.25)).posterior(np.array([0.0, -1.0, -2.0])).round(3)
         array([0.803, 0.182, 0.014])
     """
+
+    scores: ClassVar[str] = "one-vs-rest"
 
     binary: Any = dataclasses.field(default_factory=SigmoidFocal)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from typing import Any
 
@@ -66,15 +67,15 @@ class _OnSoftmax(Objective):
     def _posterior_from_probs(self, xp: Namespace, q: Array, axis: int) -> Array:
         return xp.exp(self._log_posterior(xp, xp.log(q), axis))
 
+    @abc.abstractmethod
     def _losses(self, xp: Namespace, s: Shares, axis: int) -> Array:
         """Return, for every class, the loss that the row would have with this class as its label."""
-        raise NotImplementedError
 
-    def _log_posterior(self, xp: Namespace, z: Array, axis: int) -> Array:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def _log_posterior(self, xp: Namespace, z: Array, axis: int) -> Array: ...
 
-    def _logits(self, xp: Namespace, eta: Array, axis: int) -> Array:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def _logits(self, xp: Namespace, eta: Array, axis: int) -> Array: ...
 
 
 @dataclasses.dataclass(frozen=True)
