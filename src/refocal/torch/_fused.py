@@ -17,8 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-BLOCK = 1 << 18
+BLOCK = 1 << 19
 """Entries worked on at a time on the CPU, so that temporaries stay in the cache."""
+
+MANY_CLASSES = 64
+"""From here on PyTorch's own softmax is fast on the CPU, and two numbers a row are little to keep."""
 
 Plain = Callable[..., Tensor]
 
@@ -58,19 +61,26 @@ class HardFocal(Function):
         loss: Tensor = power * nll
         # phi = (1 - p)^gamma + gamma p (1 - p)^(gamma - 1) (-log p)
         phi = power.add_((1 - miss).mul_(loss).mul_(gamma).div_(miss))
-        ctx.save_for_backward(logits, target, phi)
+        # The row's log sum exp spares a softmax; with few classes it would be too much to keep.
+        total = nll + logits.gather(1, target).squeeze(1) if logits.shape[1] >= MANY_CLASSES else None
+        ctx.save_for_backward(logits, target, phi, total)
         ctx.plain = plain
         return loss
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        logits, target, phi = ctx.saved_tensors
+        logits, target, phi, total = ctx.saved_tensors
         if torch.is_grad_enabled():
             return *_by_autograd(ctx, (logits,), grads[0]), None, None, None
         scale = (phi * grads[0]).unsqueeze(1)
         result = torch.empty_like(logits)
         for rows in blocks(logits):
-            _softmax(logits[rows], out=result[rows]).mul_(scale[rows])
+            part = result[rows]
+            if total is None:
+                _softmax(logits[rows], out=part)
+            else:
+                torch.sub(logits[rows], total[rows].unsqueeze(1), out=part).exp_()
+            part.mul_(scale[rows])
         return result.scatter_add_(1, target, -scale), None, None, None
 
 
@@ -78,7 +88,9 @@ def _neg_log_prob(logits: Tensor, target: Tensor) -> Tensor:
     """Return -log p of the target for every row; never 0, so that ratios of it are defined."""
     n, c = logits.shape
     tiny = torch.finfo(logits.dtype).tiny
-    if n * c <= 1 << 13 or (c >= 64 and n * c <= 1 << 20):  # one call, at the price of its temporary
+    if n * c <= 1 << 13 or (
+        c >= MANY_CLASSES and n * c <= 1 << 20
+    ):  # one call, at the price of its temporary
         return F.cross_entropy(logits, target.squeeze(1), reduction="none").clamp_(min=tiny)
     result = torch.empty_like(logits[:, 0])
     for rows in blocks(logits):
@@ -92,13 +104,10 @@ def _neg_log_prob(logits: Tensor, target: Tensor) -> Tensor:
     return result.clamp_(min=tiny)
 
 
-def _softmax(z: Tensor, out: Tensor) -> Tensor:
-    if z.shape[1] >= 64 or z.device.type != "cpu":
-        torch.softmax(z, 1, out=out)
-        return out
-    torch.sub(z, z.amax(1, keepdim=True), out=out)  # PyTorch's own is slow for few classes
-    out.exp_()
-    return out.div_(out.sum(1, keepdim=True))
+def _softmax(z: Tensor, out: Tensor) -> None:
+    """Fill out with the softmax of few classes, for which PyTorch's own is slow on the CPU."""
+    torch.sub(z, z.amax(1, keepdim=True), out=out).exp_()
+    out.div_(out.sum(1, keepdim=True))
 
 
 class SoftFocal(Function):
@@ -153,7 +162,7 @@ class SoftFocal(Function):
 
 def _log_softmax(z: Tensor, out: Tensor) -> None:
     """Fill out with log q, with a large number for -inf, so that 0 log 0 is 0."""
-    if z.shape[1] >= 64 or z.device.type != "cpu":
+    if z.shape[1] >= MANY_CLASSES or z.device.type != "cpu":
         torch.log_softmax(z, 1, out=out)
     else:
         torch.sub(z, z.amax(1, keepdim=True), out=out)
