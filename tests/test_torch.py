@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import re
+import threading
 import warnings
 
 import numpy as np
@@ -493,6 +494,24 @@ def test_export_and_onnx(spec, tmp_path):
         torch.testing.assert_close(exported.module()(z), model(z), atol=1e-6, rtol=1e-5)
         (got,) = session.run(None, {name: z.numpy()})
         np.testing.assert_allclose(got, model(z).numpy(), atol=1e-6)
+
+
+def test_training_after_inference_mode(monkeypatch):
+    """A validation step first, as trainers do, must not leave buffers that training cannot use."""
+    monkeypatch.setattr(_fused, "_kept", threading.local())
+    z = torch.randn(2000, 10, generator=seeded())
+    labels, soft = torch.arange(2000) % 10, torch.rand(2000, 10, generator=seeded()).softmax(1)
+
+    def losses(x):
+        return focal_loss(x, labels) + focal_loss(x, soft) + sigmoid_focal_loss(x, soft)
+
+    with torch.inference_mode():
+        before = losses(z)
+    x = z.clone().requires_grad_()
+    loss = losses(x)
+    loss.backward()
+    torch.testing.assert_close(loss.detach(), before)
+    assert torch.isfinite(x.grad).all()
 
 
 def test_blocks_change_nothing(monkeypatch):

@@ -45,7 +45,8 @@ def scratch(x: Tensor, count: int) -> list[Tensor]:
         return [torch.empty_like(x) for _ in range(count)]
     buffers = getattr(_kept, str(x.dtype), [])
     if len(buffers) < count or len(buffers[0]) != BLOCK:
-        buffers = [torch.empty(BLOCK, dtype=x.dtype) for _ in range(count)]
+        with torch.inference_mode(False):  # or a later training step could not write into them
+            buffers = [torch.empty(BLOCK, dtype=x.dtype) for _ in range(count)]
         setattr(_kept, str(x.dtype), buffers)
     return [b[: x.numel()].view(x.shape) for b in buffers[:count]]
 
