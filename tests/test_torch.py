@@ -167,6 +167,19 @@ def test_masked_classes():
     assert torch.isfinite(focal_loss(z, v, 2.0))
 
 
+@pytest.mark.parametrize("n, c", [(2, 3), (4000, 3), (20, 70), (20_000, 70)])
+def test_a_masked_target_and_a_masked_class_in_an_ignored_row(n, c):
+    z = torch.tensor([[-torch.inf, 1.0, 2.0, *[-torch.inf] * (c - 3)]]).repeat(n, 1).requires_grad_()
+    labels = torch.zeros(n, dtype=torch.long)
+    assert focal_loss(z, labels, 2.0) == torch.inf
+    labels[0], labels[1:] = -100, 1
+    loss = focal_loss(z, labels, 2.0)
+    torch.testing.assert_close(loss, focal_loss(torch.tensor([1.0, 2.0]), torch.tensor(0), 2.0))
+    loss.backward()
+    assert torch.isfinite(z.grad).all()
+    assert (z.grad[0] == 0).all()
+
+
 def test_gamma_of_classes_and_of_rows():
     g = seeded(6)
     z = torch.randn(6, 3, 4, generator=g, dtype=torch.float64)

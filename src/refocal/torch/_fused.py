@@ -60,10 +60,15 @@ class HardFocal(Function):
         miss = torch.expm1(-nll).neg_()  # 1 - p
         power = miss**gamma
         loss: Tensor = power * nll
-        # phi = (1 - p)^gamma + gamma p (1 - p)^(gamma - 1) (-log p)
-        phi = power.add_((1 - miss).mul_(loss).mul_(gamma).div_(miss))
-        # The row's log sum exp spares a softmax; with few classes it would be too much to keep.
-        total = nll + logits.gather(1, target).squeeze(1) if logits.shape[1] >= MANY_CLASSES else None
+        # phi = (1 - p)^gamma (1 + gamma p (-log p) / (1 - p)), which is 1 at p = 0
+        finite = nll.clamp_(max=torch.finfo(nll.dtype).max / 4)
+        phi = (1 - miss).mul_(finite).div_(miss).mul_(gamma).add_(1).mul_(power)
+        total = None
+        if logits.shape[1] >= MANY_CLASSES and logits.device.type == "cpu":
+            # The row's log sum exp spares a softmax; with few classes it would be too much to keep.
+            total = nll + logits.gather(1, target).squeeze(1)
+            if not bool(total.isfinite().all()):  # a masked target
+                total = None
         ctx.save_for_backward(logits, target, phi, total)
         ctx.plain = plain
         return loss

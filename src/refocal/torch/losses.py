@@ -82,10 +82,14 @@ def focal_loss(
         importance = _importance(y, weight, kept)
         if importance is not None:
             rows = importance * rows
+        if kept is not None:
+            rows = torch.where(kept, rows, 0)  # whatever the logits of an ignored row are
         if smoothing:
             even = z.new_full((1, 1), 1 / c).expand_as(z)
             spread = _soft_rows(z, even, gamma, weight, per_class)
-            rows = (1 - smoothing) * rows + smoothing * (spread if kept is None else spread * kept)
+            rows = (1 - smoothing) * rows + smoothing * (
+                spread if kept is None else torch.where(kept, spread, 0)
+            )
     else:
         v = target.to(z.dtype).movedim(axis, -1).reshape(-1, c)
         if smoothing:
