@@ -10,10 +10,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import threading
-import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -75,28 +72,6 @@ def saved_bytes(loss: Callable[[Tensor, Tensor], Tensor], z: Tensor, y: Tensor) 
     return sum(size for pointer, size in seen.items() if pointer not in known)
 
 
-def peak_mib(run: Callable[[], None]) -> float:
-    """Return by how much the process grows at most during a step, sampled from another thread."""
-    status = Path("/proc/self/statm")
-    page = 4096 / 2**20
-    run()
-    before, peak, done = int(status.read_text().split()[1]), 0, threading.Event()
-
-    def watch() -> None:
-        nonlocal peak
-        while not done.is_set():
-            peak = max(peak, int(status.read_text().split()[1]))
-            time.sleep(0.0005)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    for _ in range(5):
-        run()
-    done.set()
-    watcher.join()
-    return (peak - before) * page
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--repeats", type=int, default=40)
@@ -116,7 +91,6 @@ def main() -> None:
                 "ms": round(1e3 * seconds[name], 3),
                 f"x {floor}": round(seconds[name] / seconds[floor], 2),
                 "saved x logits": round(saved_bytes(loss, z, y) / z.nbytes, 3),
-                "peak MiB": round(peak_mib(step(loss, z, y)), 1),
             }
             rows.append(row)
             print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
