@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -72,16 +75,61 @@ def saved_bytes(loss: Callable[[Tensor, Tensor], Tensor], z: Tensor, y: Tensor) 
     return sum(size for pointer, size in seen.items() if pointer not in known)
 
 
+def softmax_losses(kind: str) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
+    ours = {"cross_entropy": F.cross_entropy, "refocal": lambda z, y: focal_loss(z, y, GAMMA)}
+    return ours | (peers("hard") if kind == "integers" else {})
+
+
+def binary_losses() -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
+    return {
+        "bce_with_logits": F.binary_cross_entropy_with_logits,
+        "refocal": lambda z, y: sigmoid_focal_loss(z, y, GAMMA, ALPHA),
+        "torchvision's formula": torchvision_formula,
+    }
+
+
+def problem(kind: str, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Return logits and targets."""
+    generator = torch.Generator().manual_seed(0)
+    z = (torch.randn(shape, generator=generator) * 3).requires_grad_()
+    if kind == "integers":
+        return z, torch.randint(shape[1], shape[:1], generator=generator)
+    u = torch.rand(shape, generator=generator)
+    return z, u.softmax(1) if kind == "distributions" else (u < 0.1).float()
+
+
+def peak_mib(kind: str, shape: tuple[int, int], name: str) -> float:
+    """Return the growth of a fresh process's peak memory by one step, the gradient included."""
+    command = [sys.executable, str(Path(__file__)), "--peak", kind, *map(str, shape), name]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def print_peak(kind: str, n: str, c: str, name: str) -> None:
+    def status(key: str) -> float:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith(key)) / 1024
+
+    loss = (binary_losses() if kind == "sigmoid" else softmax_losses(kind))[name]
+    z, y = problem(kind, (int(n), int(c)))
+    step(loss, z[:64].detach().requires_grad_(), y[:64])()  # what is loaded once does not count
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    before = status("VmRSS")
+    step(loss, z, y)()
+    print(status("VmHWM") - before)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--repeats", type=int, default=40)
+    parser.add_argument("--peak", nargs=4, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    generator = torch.Generator().manual_seed(0)
+    if args.peak:
+        print_peak(*args.peak)
+        return
     rows = []
 
-    def record(
-        kind: str, shape: tuple[int, int], floor: str, calls: dict, z: Tensor, y: Tensor, repeats: int
-    ) -> None:
+    def record(kind: str, shape: tuple[int, int], floor: str, calls: dict, repeats: int) -> None:
+        z, y = problem(kind, shape)
         seconds = best_of_each({name: step(loss, z, y) for name, loss in calls.items()}, repeats)
         for name, loss in calls.items():
             row = {
@@ -92,30 +140,16 @@ def main() -> None:
                 f"x {floor}": round(seconds[name] / seconds[floor], 2),
                 "saved x logits": round(saved_bytes(loss, z, y) / z.nbytes, 3),
             }
+            if z.nbytes > 1 << 20:
+                row["peak MiB"] = round(peak_mib(kind, shape, name), 1)
             rows.append(row)
             print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
 
     for shape in SHAPES:
-        z = (torch.randn(shape, generator=generator) * 3).requires_grad_()
-        labels = torch.randint(shape[1], shape[:1], generator=generator)
-        soft = torch.rand(shape, generator=generator).softmax(1)
         repeats = args.repeats * (50 if shape[0] < 1000 else 1)
-        hard = {
-            "cross_entropy": F.cross_entropy,
-            "refocal": lambda z, y: focal_loss(z, y, GAMMA),
-            **peers("hard"),
-        }
-        record("integers", shape, "cross_entropy", hard, z, labels, repeats)
-        both = {"cross_entropy": F.cross_entropy, "refocal": lambda z, y: focal_loss(z, y, GAMMA)}
-        record("distributions", shape, "cross_entropy", both, z, soft, repeats)
-    z = (torch.randn(SIGMOID_SHAPE, generator=generator) * 3).requires_grad_()
-    y = (torch.rand(SIGMOID_SHAPE, generator=generator) < 0.1).float()
-    binary = {
-        "bce_with_logits": F.binary_cross_entropy_with_logits,
-        "refocal": lambda z, y: sigmoid_focal_loss(z, y, GAMMA, ALPHA),
-        "torchvision's formula": torchvision_formula,
-    }
-    record("sigmoid", SIGMOID_SHAPE, "bce_with_logits", binary, z, y, max(5, args.repeats // 4))
+        for kind in ("integers", "distributions"):
+            record(kind, shape, "cross_entropy", softmax_losses(kind), repeats)
+    record("sigmoid", SIGMOID_SHAPE, "bce_with_logits", binary_losses(), max(5, args.repeats // 4))
     write_results("losses", rows)
 
 

@@ -21,7 +21,7 @@ BLOCK = 1 << 19
 """Entries worked on at a time on the CPU, so that temporaries stay in the cache."""
 
 MANY_CLASSES = 64
-"""From here on PyTorch's own softmax is fast on the CPU, and two numbers a row are little to keep."""
+"""From here on PyTorch's own softmax is fast on the CPU."""
 
 Plain = Callable[..., Tensor]
 
@@ -31,6 +31,13 @@ def blocks(x: Tensor) -> Iterator[slice]:
     rows, columns = len(x), x[:1].numel()
     step = max(1, BLOCK // max(1, columns)) if x.device.type == "cpu" else max(1, rows)
     return (slice(i, min(i + step, rows)) for i in range(0, rows, step))
+
+
+def in_blocks(x: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Yield the `blocks` of x and those of others; a slice is a call, so few rows are passed as they are."""
+    if x.numel() <= BLOCK:
+        return iter(((x, *others),))
+    return (tuple(t[rows] for t in (x, *others)) for rows in blocks(x))
 
 
 _kept = threading.local()
@@ -57,63 +64,49 @@ class HardFocal(Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, target: Tensor, gamma: Any, plain: Plain) -> Tensor:
         nll = _neg_log_prob(logits, target)
-        miss = torch.expm1(-nll).neg_()  # 1 - p
-        power = miss**gamma
+        power = torch.expm1(-nll).neg_().pow_(gamma)  # (1 - p)^gamma
         loss: Tensor = power * nll
-        # phi = (1 - p)^gamma (1 + gamma p (-log p) / (1 - p)), which is 1 at p = 0
-        finite = nll.clamp_(max=torch.finfo(nll.dtype).max / 4)
-        phi = (1 - miss).mul_(finite).div_(miss).mul_(gamma).add_(1).mul_(power)
-        total = None
-        if logits.shape[1] >= MANY_CLASSES and logits.device.type == "cpu":
-            # The row's log sum exp spares a softmax; with few classes it would be too much to keep.
-            total = nll + logits.gather(1, target).squeeze(1)
-            if not bool(total.isfinite().all()):  # a masked target
-                total = None
-        ctx.save_for_backward(logits, target, phi, total)
+        # phi = (1 - p)^gamma (1 + gamma (-log p) p / (1 - p)), where p / (1 - p) = 1 / expm1(-log p)
+        ratio = nll.clamp_(max=torch.finfo(nll.dtype).max).div_(torch.expm1(nll)).mul_(gamma)
+        ctx.save_for_backward(logits, target, power.addcmul_(power, ratio))
         ctx.plain = plain
         return loss
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        logits, target, phi, total = ctx.saved_tensors
+        logits, target, phi = ctx.saved_tensors
         if torch.is_grad_enabled():
             return *_by_autograd(ctx, (logits,), grads[0]), None, None, None
         scale = (phi * grads[0]).unsqueeze(1)
         result = torch.empty_like(logits)
-        for rows in blocks(logits):
-            part = result[rows]
-            if total is None:
-                _softmax(logits[rows], out=part)
-            else:
-                torch.sub(logits[rows], total[rows].unsqueeze(1), out=part).exp_()
-            part.mul_(scale[rows])
-        return result.scatter_add_(1, target, -scale), None, None, None
+        for z, part, scale_part in in_blocks(logits, result, scale):
+            _softmax(z, out=part).mul_(scale_part)
+        return result.scatter_add_(1, target, scale.neg_()), None, None, None
 
 
 def _neg_log_prob(logits: Tensor, target: Tensor) -> Tensor:
     """Return -log p of the target for every row; never 0, so that ratios of it are defined."""
     n, c = logits.shape
     tiny = torch.finfo(logits.dtype).tiny
-    if n * c <= 1 << 13 or (
-        c >= MANY_CLASSES and n * c <= 1 << 20
-    ):  # one call, at the price of its temporary
+    if c >= MANY_CLASSES and n * c <= 1 << 20:  # one call, at the price of its temporary
         return F.cross_entropy(logits, target.squeeze(1), reduction="none").clamp_(min=tiny)
     result = torch.empty_like(logits[:, 0])
-    for rows in blocks(logits):
-        z, y = logits[rows], target[rows]
+    for z, y, part in in_blocks(logits, target, result):
         (others,) = scratch(z, 1)
         torch.sub(z, z.amax(1, keepdim=True), out=others)
         gap = others.gather(1, y).squeeze(1)
         others.exp_().scatter_(1, y, 0.0)
         # log(1 + odds) where the target is the largest: nothing is lost next to p = 1
-        torch.sub(gap.expm1().add_(others.sum(1)).log1p_(), gap, out=result[rows])
+        torch.sub(gap.expm1().add_(others.sum(1)).log1p_(), gap, out=part)
     return result.clamp_(min=tiny)
 
 
-def _softmax(z: Tensor, out: Tensor) -> None:
-    """Fill out with the softmax of few classes, for which PyTorch's own is slow on the CPU."""
+def _softmax(z: Tensor, out: Tensor) -> Tensor:
+    """Fill out with the softmax; PyTorch's own is slow on the CPU for few classes."""
+    if z.shape[1] >= MANY_CLASSES:
+        return torch.softmax(z, 1, out=out)
     torch.sub(z, z.amax(1, keepdim=True), out=out).exp_()
-    out.div_(out.sum(1, keepdim=True))
+    return out.div_(out.sum(1, keepdim=True))
 
 
 class SoftFocal(Function):

@@ -71,7 +71,7 @@ def focal_loss(
             f"target must have the shape {tuple(expected)} ({'class indices' if hard else 'probabilities'}), "
             f"got {tuple(target.shape)}"
         )
-    z = logits.to(_working_dtype(logits)).movedim(axis, -1).reshape(-1, c)
+    z = _rows(logits.to(_working_dtype(logits)), axis)
     per_class, gamma = _gamma(gamma, z, row_shape)
     if hard:
         y = target.reshape(-1).long()
@@ -91,7 +91,7 @@ def focal_loss(
                 spread if kept is None else torch.where(kept, spread, 0)
             )
     else:
-        v = target.to(z.dtype).movedim(axis, -1).reshape(-1, c)
+        v = _rows(target.to(z.dtype), axis)
         if smoothing:
             v = (1 - smoothing) * v + smoothing / c
         rows = _soft_rows(z, v, gamma, weight, per_class)
@@ -332,6 +332,11 @@ def check_reduction(reduction: str) -> None:
     """Raise for an unknown reduction."""
     if reduction not in REDUCTIONS:
         raise ValueError(f"reduction must be one of {', '.join(REDUCTIONS)}, got {reduction!r}")
+
+
+def _rows(x: Tensor, axis: int) -> Tensor:
+    """Return x as rows of classes (n, C); a batch of them is passed as it is, since each view is a call."""
+    return x if x.ndim == 2 else x.movedim(axis, -1).reshape(-1, x.shape[axis])
 
 
 def _gamma(gamma: Gamma, z: Tensor, row_shape: torch.Size) -> tuple[bool, float | Tensor]:
