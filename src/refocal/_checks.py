@@ -59,6 +59,24 @@ def check_fraction(name: str, value: object) -> float:
     return number
 
 
+def check_level(level: object) -> float:
+    """Return the level of an interval as a float."""
+    if isinstance(level, bool) or not isinstance(level, numbers.Real) or not 0 < float(level) < 1:
+        raise ValueError(f"level must be within (0, 1), got {level!r}")
+    return float(level)
+
+
+def check_count(name: str, value: object, low: int, high: int | None = None) -> int:
+    """Return an integer that is at least low and at most high."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    count = int(value)
+    if count < low or (high is not None and count > high):
+        rule = f"at least {low}" if high is None else f"within {low}..{high}"
+        raise ValueError(f"{name} must be {rule}, got {count}")
+    return count
+
+
 def check_entries(
     name: str, value: object, rule: str, good: Callable[[float], bool]
 ) -> float | tuple[float, ...]:

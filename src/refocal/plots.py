@@ -1,22 +1,22 @@
-"""Pictures of the paper's functions, drawn on axes that the caller gives.
+"""Pictures of calibration, drawn from frozen numbers on axes that the caller gives.
 
-Numbers come first: `phi_curves` and `max_eta_curves` return frozen numbers, and what is drawn is made
-from such numbers only. matplotlib is imported when a figure is asked for, and its global state (pyplot,
-rcParams) is left alone.
+matplotlib is imported when a picture is asked for. Its global state (pyplot, rcParams) is left alone.
+Methods differ by hatch or marker too, so that a print in grey can be read.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
 from itertools import cycle
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from refocal.confidence import tau_oc, tau_uc
-from refocal.focal import phi, psi
+from refocal._checks import check_level
+from refocal.binning import CalibrationStats
+from refocal.intervals import wilson
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,47 +24,15 @@ if TYPE_CHECKING:
 
 Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
-GAMMA_COLORS = ("#E69F00", "#CC79A7", "#56B4E9", "#000000")
-CLASS_COLORS = ("#0072B2", "#D55E00", "#009E73")
-"""Okabe and Ito's palette, safe for the colour-blind: one half for gammas, the other for classes."""
+METHOD_COLORS = ("#D55E00", "#009E73", "#0072B2", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Okabe and Ito's palette, safe for the colour-blind, without its yellow. Raw comes first, psi second."""
 
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+HATCHES = ("", "////", "....", "xxxx", "----", "oo", "++")
 LINE_STYLES = ("-", "--", "-.", ":")
-"""So that the curves can also be told apart without colours."""
-
-ESTIMATE: dict[str, Any] = {"linestyle": "-", "linewidth": 3.6, "alpha": 0.5}
-TRUTH: dict[str, Any] = {"linestyle": (0, (4, 2)), "linewidth": 1.4, "zorder": 3}
-"""A wide light line below a thin dashed one: both can be seen where they are the same."""
-
-OVER, UNDER = "η-overconfident", "η-underconfident"
-OVER_TINT, AMBIGUOUS_TINT, UNDER_TINT = "#F9E0D0", "#E4E4E4", "#D3E7F3"
 
 SMALL, NORMAL = 9, 11
 """Font sizes, in points."""
-
-LOG_AXES_FROM = 20
-"""Number of classes from which on max q = 1/K would sit at the very edge of linear axes."""
-
-
-@dataclass(frozen=True, eq=False)
-class PhiCurves:
-    """The numbers of `plot_phi`: phi at ``v`` (one row a gamma), and the two taus of ``highlight``."""
-
-    gammas: tuple[float, ...]
-    v: Floats
-    phi: Floats
-    highlight: float
-    tau_oc: float
-    tau_uc: float
-
-
-@dataclass(frozen=True, eq=False)
-class MaxEtaCurves:
-    """The numbers of `plot_max_eta`: the largest posterior (one row a gamma) at each largest score."""
-
-    n_classes: int
-    gammas: tuple[float, ...]
-    max_q: Floats
-    max_eta: Floats
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -73,6 +41,9 @@ def new_figure(width: float, height: float) -> Figure:
     Args:
         width: In inches.
         height: In inches.
+
+    Raises:
+        ImportError: If matplotlib is missing; it says how to install it.
 
     Example:
         >>> axes = new_figure(8, 3).subplots(1, 2)
@@ -84,150 +55,36 @@ def new_figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def png_bytes(figure: Figure, dpi: int = 150) -> bytes:
-    """Return a figure as the content of a PNG file."""
+def figure_bytes(figure: Figure, format: Literal["png", "pdf", "svg"] = "png", dpi: int = 200) -> bytes:
+    """Return a figure as the content of a file; the same figure gives the same bytes.
+
+    Args:
+        figure: As made by `new_figure`.
+        format: "png", "pdf" (with TrueType fonts, as printers ask for) or "svg".
+        dpi: Dots an inch, of PNG only.
+
+    Raises:
+        ValueError: If the format is another one.
+
+    Example:
+        >>> figure_bytes(new_figure(2, 1))[1:4]
+        b'PNG'
+    """
+    from matplotlib import rc_context
+
+    dates: dict[str, dict[str, Any]] = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
+    if format not in dates:
+        raise ValueError(f"format must be one of {tuple(dates)}, got {format!r}")
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dpi, facecolor="white")
+    # These two can be set in no other way; they are put back when the file is made.
+    with rc_context({"pdf.fonttype": 42, "svg.hashsalt": "refocal"}):
+        figure.savefig(buffer, format=format, dpi=dpi, facecolor="white", metadata=dates[format])
     return buffer.getvalue()
 
 
-def phi_curves(gammas: Sequence[float], highlight: float, points: int = 401) -> PhiCurves:
-    """Compute phi on [0, 1] for several gammas, and where the regions of one gamma begin and end.
-
-    Args:
-        gammas: Numbers >= 0.
-        highlight: The gamma, > 0, of the regions.
-        points: How many values of v.
-
-    Example:
-        >>> phi_curves((1.0, 3.0), highlight=3.0).phi.shape
-        (2, 401)
-    """
-    v = np.linspace(0.0, 1.0, points)
-    rows = np.stack([phi(v, gamma) for gamma in gammas])
-    return PhiCurves(tuple(gammas), v, rows, highlight, tau_oc(highlight), tau_uc(highlight))
-
-
-def max_eta_curves(n_classes: int, gammas: Sequence[float], points: int = 201) -> MaxEtaCurves:
-    r"""Compute the largest posterior that belongs to each largest score of a focal risk minimiser.
-
-    .. math:: \max_y \eta_y = \max_y \Psi^\gamma_y(q), \quad q = (m, r, \ldots, r), \ r = (1-m)/(K-1)
-
-    Args:
-        n_classes: K >= 2.
-        gammas: Numbers >= 0.
-        points: How many values of m, from 1/K to 1; evenly spaced on the axes of `plot_max_eta`.
-
-    Example:
-        >>> max_eta_curves(2, (1.0,), points=3).max_eta.round(3)
-        array([[0.5  , 0.876, 1.   ]])
-    """
-    if n_classes < LOG_AXES_FROM:
-        m = np.linspace(1 / n_classes, 1.0, points)
-    else:
-        m = np.geomspace(1 / n_classes, 1.0, points)
-    q = np.repeat((1 - m[:, None]) / (n_classes - 1), n_classes, axis=1)
-    q[:, 0] = m
-    rows = np.stack([psi(q, gamma)[:, 0] for gamma in gammas])
-    return MaxEtaCurves(n_classes, tuple(gammas), m, rows)
-
-
-def plot_phi(ax: Axes, gammas: Sequence[float] = (0.5, 1.0, 3.0, 5.0), highlight: float = 3.0) -> None:
-    """Draw phi for several gammas and shade what the largest score tells for one of them (Theorem 8).
-
-    Args:
-        ax: Where to draw.
-        gammas: Numbers >= 0; from the fifth on, line styles come again.
-        highlight: The gamma, > 0, whose regions are shaded.
-
-    Example:
-        >>> plot_phi(new_figure(4, 3).subplots(), gammas=(1.0, 3.0), highlight=3.0)
-    """
-    curves = phi_curves(gammas, highlight)
-    low, high = curves.tau_oc, curves.tau_uc
-    regions = (
-        (0.0, low, OVER_TINT, OVER),
-        (low, high, AMBIGUOUS_TINT, "ambiguous"),
-        (high, 1.0, UNDER_TINT, UNDER),
-    )
-    for left, right, tint, name in regions:
-        ax.axvspan(left, right, color=tint, linewidth=0, zorder=0)
-        wide = right - left > 0.5
-        x, y, rotation = (left + right) / 2, 1.1 if wide else 0.05, "horizontal" if wide else "vertical"
-        ax.text(x, y, name, fontsize=SMALL, ha="center", va="bottom", rotation=rotation)
-    for tau, name in ((low, "oc"), (high, "uc")):
-        ax.axvline(tau, color="0.45", linewidth=0.8, zorder=1)
-        label = rf"$\tau^\gamma_{{\mathrm{{{name}}}}}$"
-        ax.text(tau + 0.01, 0.99, label, fontsize=NORMAL, va="top", transform=ax.get_xaxis_transform())
-    ax.axhline(1.0, color="0.45", linewidth=0.8, zorder=1)
-    _gamma_lines(ax, curves.gammas, curves.v, curves.phi)
-    ax.legend(loc="upper right", ncols=2, fontsize=SMALL, frameon=False)
-    ax.set(xlim=(0, 1), ylim=(0, max(1.6, 1.1 * curves.phi.max())))
-    label_axes(ax, "$v$", r"$\varphi^\gamma(v)$", rf"$\varphi^\gamma$, regions of $\gamma = {highlight:g}$")
-
-
-def plot_max_eta(ax: Axes, n_classes: int, gammas: Sequence[float] = (0.5, 1.0, 3.0, 5.0)) -> None:
-    """Draw the largest posterior against the largest score of a focal risk minimiser.
-
-    The other classes share the rest of the score evenly. Above the diagonal the minimiser is
-    eta-underconfident, below it eta-overconfident. The axes are logarithmic for 20 classes or more.
-
-    Args:
-        ax: Where to draw.
-        n_classes: K >= 2.
-        gammas: Numbers >= 0; from the fifth on, line styles come again.
-
-    Example:
-        >>> plot_max_eta(new_figure(4, 3).subplots(), n_classes=1000, gammas=(1.0, 3.0))
-    """
-    curves = max_eta_curves(n_classes, gammas)
-    m = curves.max_q
-    ax.fill_between(m, m, 1, color=UNDER_TINT, linewidth=0, zorder=0)
-    ax.fill_between(m, m[0], m, color=OVER_TINT, linewidth=0, zorder=0)
-    ax.plot(m, m, color="0.45", linewidth=0.8, zorder=1)
-    _gamma_lines(ax, curves.gammas, m, curves.max_eta)
-    if n_classes < LOG_AXES_FROM:
-        ax.set(xlim=(m[0], 1), ylim=(m[0], 1))
-    else:
-        low = max(m[0], 0.01)  # further down the curves only run together
-        ax.set(xscale="log", yscale="log", xlim=(low, 1), ylim=(low, 1))
-    ax.text(0.03, 0.96, UNDER, fontsize=SMALL, va="top", rotation="vertical", transform=ax.transAxes)
-    ax.text(0.96, 0.05, OVER, fontsize=SMALL, ha="right", transform=ax.transAxes)
-    ax.legend(loc="lower right", bbox_to_anchor=(1.0, 0.1), fontsize=SMALL, frameon=False)
-    label_axes(ax, r"$\max_y q^{\gamma,*}_y$", r"$\max_y \eta_y$", f"$K = {n_classes}$ classes")
-
-
-def plot_posteriors(ax: Axes, x: Floats, truth: Floats, estimate: Floats | None, title: str) -> None:
-    """Draw an estimate of the class posterior of 1-D data, solid, and the truth, dashed.
-
-    Args:
-        ax: Where to draw.
-        x: Points, shape (n,).
-        truth: The class posterior at x, shape (n, K); from the fourth class on, colours come again.
-        estimate: Scores or probabilities of truth's shape, or None to draw the truth alone.
-        title: Of the axes.
-
-    Example:
-        >>> x, eta = np.array([0.0, 1.0]), np.array([[0.9, 0.1], [0.2, 0.8]])
-        >>> plot_posteriors(new_figure(4, 3).subplots(), x, eta, eta, "two classes")
-    """
-    for k, color in zip(range(truth.shape[1]), cycle(CLASS_COLORS), strict=False):
-        label = f"$y = {k + 1}$" if estimate is None else None
-        ax.plot(x, truth[:, k], color=color, **TRUTH, label=label)
-        if estimate is not None:
-            ax.plot(x, estimate[:, k], color=color, **ESTIMATE)
-    if estimate is not None:
-        ax.plot([], [], color="0.3", **ESTIMATE, label="estimate")
-        ax.plot([], [], color="0.3", **TRUTH, label="truth")
-    ax.legend(loc="center left", fontsize=SMALL, frameon=False)
-    ax.set(xlim=(x[0], x[-1]), ylim=(-0.02, 1.02))
-    y = r"$\eta_y(x)$" if estimate is None else r"$\eta_y(x)$ and its estimate"
-    label_axes(ax, "$x$", y, title)
-
-
-def _gamma_lines(ax: Axes, gammas: tuple[float, ...], x: Floats, rows: Floats) -> None:
-    for gamma, row, color, style in zip(gammas, rows, cycle(GAMMA_COLORS), cycle(LINE_STYLES), strict=False):
-        ax.plot(x, row, color=color, linestyle=style, linewidth=2, label=rf"$\gamma = {gamma:g}$")
+def axes_or_new(ax: Axes | None, width: float = 4.5, height: float = 4.0) -> Axes:
+    """Return the axes, or those of a new figure for None."""
+    return new_figure(width, height).subplots() if ax is None else ax
 
 
 def label_axes(ax: Axes, x: str, y: str, title: str) -> None:
@@ -236,3 +93,310 @@ def label_axes(ax: Axes, x: str, y: str, title: str) -> None:
     ax.set_ylabel(y, fontsize=NORMAL)
     ax.set_title(title, fontsize=NORMAL)
     ax.tick_params(labelsize=SMALL)
+
+
+def accuracy_interval(stats: CalibrationStats, level: float) -> tuple[Floats, Floats]:
+    r"""Return Wilson's score interval of the accuracy in every bin.
+
+    .. math:: \frac{p + z^2/2n \pm z \sqrt{p(1-p)/n + z^2/4n^2}}{1 + z^2/n}
+
+    with p the accuracy, n the rows and z the normal quantile of (1 + level) / 2.
+
+    Args:
+        stats: The bins.
+        level: In (0, 1).
+
+    Returns:
+        Lower and upper ends, NaN for bins without rows.
+
+    Example:
+        >>> stats = CalibrationStats(n_bins=2).update(np.array([[0.8, 0.2]] * 4), np.array([0, 0, 1, 0]))
+        >>> [end.round(3).tolist() for end in accuracy_interval(stats, 0.9)]
+        [[nan, 0.356], [nan, 0.942]]
+    """
+    n = np.where(stats.counts > 0, stats.counts, np.nan)
+    return wilson(stats.accuracy, n, check_level(level))
+
+
+def plot_reliability(
+    stats: CalibrationStats | Mapping[str, CalibrationStats],
+    *,
+    ax: Axes | None = None,
+    level: float | None = 0.9,
+    histogram: bool = True,
+    title: str = "",
+) -> Axes:
+    """Draw the reliability diagram of one method, as bars, or of several, as lines.
+
+    Of one method: a bar is the accuracy in a bin, and the hatched piece the gap to the mean confidence
+    there. Of several: a line through (mean confidence, accuracy) of the bins. Bins without rows are left out.
+
+    Args:
+        stats: The bins of one method, or of each of several by name (at most 7).
+        ax: Where to draw; None for a new figure.
+        level: Of the intervals of the accuracy (`accuracy_interval`); None for no intervals.
+        histogram: Whether a strip above the axes shows the share of rows in each bin.
+        title: Of the axes.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: If there are no rows, or no methods or too many, or their targets differ.
+
+    Example:
+        >>> stats = CalibrationStats().update(np.array([[0.8, 0.2], [0.3, 0.7]]), np.array([0, 0]))
+        >>> plot_reliability(stats).get_ylabel()
+        'accuracy'
+        >>> len(plot_reliability({"raw": stats, "TS": stats}).get_legend().get_texts())
+        3
+    """
+    if isinstance(stats, CalibrationStats):
+        methods, names = [stats], [""]
+    else:
+        methods, names = list(stats.values()), list(stats)
+        _check_number("methods", len(methods))
+        _check_targets(methods)
+    errors = [one.ece() for one in methods]  # before anything is drawn, as it may raise
+    ax = axes_or_new(ax, height=5.0 if histogram else 4.3)
+    if isinstance(stats, CalibrationStats):
+        _bars_with_gaps(ax, stats)
+        centres = (stats.edges[:-1] + stats.edges[1:]) / 2
+        _intervals(ax, stats, centres, level, "black", f"{100 * (level or 0):g} % interval")
+    else:
+        for i, (name, one, error) in enumerate(zip(names, methods, errors, strict=True)):
+            full, color = one.counts > 0, METHOD_COLORS[i]
+            ax.plot(
+                one.confidence[full],
+                one.accuracy[full],
+                color=color,
+                marker=MARKERS[i],
+                markersize=5,
+                clip_on=False,  # a marker at 1 is whole
+                label=f"{name}, ECE {error:.3f}",
+                zorder=3,
+            )
+            _intervals(ax, one, one.confidence, level, color)
+    _diagonal(ax)
+    _frame(ax, methods[0], title, f"ECE {errors[0]:.3f}" if isinstance(stats, CalibrationStats) else None)
+    if histogram:
+        _histogram(ax, methods)
+    return ax
+
+
+def plot_raw_psi(
+    raw: CalibrationStats,
+    psi: CalibrationStats,
+    *,
+    ax: Axes | None = None,
+    level: float | None = None,
+    histogram: bool = False,
+    title: str = "",
+) -> Axes:
+    """Draw the reliability diagrams of raw scores and of psi of them, bar beside bar (the paper's Fig. 4).
+
+    Args:
+        raw: The bins of the raw scores.
+        psi: The bins of psi of them; with as many bins.
+        ax: Where to draw; None for a new figure.
+        level: Of the intervals of the accuracy; None for no intervals.
+        histogram: Whether a strip above the axes shows the share of rows in each bin.
+        title: Of the axes.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: If there are no rows, or the bins or the targets differ.
+
+    Example:
+        >>> stats = CalibrationStats().update(np.array([[0.8, 0.2], [0.3, 0.7]]), np.array([0, 0]))
+        >>> plot_raw_psi(stats, stats).get_legend().get_texts()[1].get_text()
+        'ECE-raw 0.450'
+    """
+    if raw.n_bins != psi.n_bins:
+        raise ValueError(f"raw and psi must have the same bins, got {raw.n_bins} and {psi.n_bins}")
+    if raw.convention != psi.convention:
+        raise ValueError(
+            "raw and psi must have bins of the same convention, "
+            f"got {raw.convention!r} and {psi.convention!r}"
+        )
+    _check_targets([raw, psi])
+    labels = (f"ECE-raw {raw.ece():.3f}", rf"ECE-$\Psi$ {psi.ece():.3f}")
+    ax = axes_or_new(ax, height=5.0 if histogram else 4.3)
+    for i, (stats, label) in enumerate(zip((raw, psi), labels, strict=True)):
+        half = np.diff(stats.edges) / 2
+        left = stats.edges[:-1] + i * half
+        _bars(ax, left, 0.92 * half, stats.accuracy, METHOD_COLORS[i], HATCHES[i], label)
+        _intervals(ax, stats, left + half / 2, level, "black")
+    _diagonal(ax)
+    _frame(ax, raw, title, None)
+    if histogram:
+        _histogram(ax, [raw, psi])
+    return ax
+
+
+def plot_boxes(
+    series: Mapping[str, Mapping[Any, Sequence[float]]],
+    *,
+    ax: Axes | None = None,
+    xlabel: str = "",
+    ylabel: str = "",
+    title: str = "",
+) -> Axes:
+    """Draw box plots of numbers over trials, the series side by side in each group.
+
+    A box is the middle half with its median; whiskers reach to the last number within 1.5 box lengths,
+    what lies further is a point.
+
+    Args:
+        series: For each name, such as "raw", the numbers of every group, such as one gamma each. At most 7.
+        ax: Where to draw; None for a new figure.
+        xlabel: What the groups are.
+        ylabel: What the numbers are.
+        title: Of the axes.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: If groups differ between series, or a group is empty or holds NaN or infinity.
+
+    Example:
+        >>> trials = {"raw": {0: [0.02, 0.03], 1: [0.07, 0.09]}, "psi": {0: [0.02, 0.03], 1: [0.01, 0.02]}}
+        >>> ax = plot_boxes(trials, xlabel="gamma", ylabel="ECE")
+        >>> [label.get_text() for label in ax.get_xticklabels()]
+        ['0', '1']
+    """
+    _check_number("series", len(series))
+    groups = list(next(iter(series.values())))
+    for name, numbers in series.items():
+        if set(numbers) != set(groups):
+            raise ValueError(
+                f"series must have the same groups, got {groups} and, in {name!r}, {list(numbers)}"
+            )
+        for group in groups:
+            if len(numbers[group]) == 0 or not np.isfinite(numbers[group]).all():
+                raise ValueError(
+                    f"series must have finite numbers in every group, not so {name!r} in {group!r}"
+                )
+    ax = axes_or_new(ax, width=max(4.0, 1.5 + 0.45 * len(groups) * len(series)), height=3.4)
+    width = 0.8 / len(series)
+    for i, (name, numbers) in enumerate(series.items()):
+        ax.boxplot(
+            [np.asarray(numbers[group], dtype=float) for group in groups],
+            positions=np.arange(len(groups)) + (i - (len(series) - 1) / 2) * width,
+            widths=0.82 * width,
+            patch_artist=True,
+            manage_ticks=False,
+            boxprops={
+                "facecolor": _light(METHOD_COLORS[i]),
+                "hatch": HATCHES[i],
+                "edgecolor": METHOD_COLORS[i],
+            },
+            medianprops={"color": "black", "linewidth": 1.4},
+            whiskerprops={"color": METHOD_COLORS[i]},
+            capprops={"color": METHOD_COLORS[i]},
+            flierprops={"marker": MARKERS[i], "markersize": 3, "markeredgecolor": METHOD_COLORS[i]},
+            label=name,
+        )
+    ax.set_xticks(range(len(groups)), [str(group) for group in groups])
+    ax.set_xlim(-0.5, len(groups) - 0.5)
+    for edge in np.arange(len(groups) - 1) + 0.5:
+        ax.axvline(edge, color="0.85", linewidth=0.8, zorder=0)
+    ax.legend(fontsize=SMALL, frameon=False)
+    label_axes(ax, xlabel, ylabel, title)
+    return ax
+
+
+def _check_number(what: str, number: int) -> None:
+    if not 1 <= number <= len(METHOD_COLORS):
+        raise ValueError(f"{what} must be 1 to {len(METHOD_COLORS)}, got {number}")
+
+
+def _check_targets(methods: Sequence[CalibrationStats]) -> None:
+    targets = {stats.target or "top" for stats in methods}
+    if len(targets) > 1:
+        raise ValueError(f"methods must have the same target, got {' and '.join(map(repr, sorted(targets)))}")
+
+
+def _light(color: str) -> tuple[float, ...]:
+    """Return a colour mixed with white."""
+    return tuple(0.45 + 0.55 * int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
+
+
+def _diagonal(ax: Axes) -> None:
+    style: dict[str, Any] = {"color": "0.35", "linestyle": (0, (4, 2)), "linewidth": 1.2, "zorder": 2.5}
+    ax.plot([0, 1], [0, 1], label="calibrated", **style)
+
+
+def _bars(
+    ax: Axes, left: Floats, width: Floats, height: Floats, color: str, hatch: str, label: str | None
+) -> None:
+    full = ~np.isnan(height)
+    style: dict[str, Any] = {"facecolor": _light(color), "edgecolor": color, "linewidth": 0.8, "zorder": 2}
+    ax.bar(left[full], height[full], width[full], align="edge", hatch=hatch, label=label, **style)
+
+
+def _bars_with_gaps(ax: Axes, stats: CalibrationStats) -> None:
+    left, width = stats.edges[:-1], np.diff(stats.edges)
+    _bars(ax, left, width, stats.accuracy, METHOD_COLORS[2], "", "accuracy")
+    full = stats.counts > 0
+    ax.bar(
+        left[full],
+        (stats.confidence - stats.accuracy)[full],
+        width[full],
+        bottom=stats.accuracy[full],
+        align="edge",
+        facecolor="none",
+        edgecolor=METHOD_COLORS[0],
+        linewidth=0.8,
+        hatch="////",
+        label="gap to confidence",
+        zorder=2.2,
+    )
+
+
+def _intervals(
+    ax: Axes, stats: CalibrationStats, x: Floats, level: float | None, color: str, label: str | None = None
+) -> None:
+    if level is None:
+        return
+    low, high = accuracy_interval(stats, level)
+    full = stats.counts > 0
+    p = stats.accuracy[full]
+    reach = np.clip([p - low[full], high[full] - p], 0, None)  # rounding at 0 and 1
+    style: dict[str, Any] = {"fmt": "none", "elinewidth": 1, "capsize": 2.5, "zorder": 3}
+    ax.errorbar(x[full], p, reach, color=color, label=label, **style)
+
+
+def _frame(ax: Axes, stats: CalibrationStats, title: str, legend_title: str | None) -> None:
+    ax.set(xlim=(0, 1), ylim=(0, 1))
+    ax.set_aspect("equal")
+    positive = stats.target == "positive"
+    x, y = ("probability of class 1", "share of class 1") if positive else ("confidence", "accuracy")
+    label_axes(ax, x, y, title)
+    style: dict[str, Any] = {
+        "fontsize": SMALL,
+        "title_fontsize": SMALL,
+        "framealpha": 0.85,
+        "edgecolor": "none",
+    }
+    ax.legend(loc="upper left", title=legend_title, alignment="left", **style).set_zorder(4)
+
+
+def _histogram(ax: Axes, methods: Sequence[CalibrationStats]) -> None:
+    """Draw the share of rows in each bin above the axes, as a part of them that layouts make room for."""
+    strip = ax.inset_axes((0, 1.04, 1, 0.2))
+    if len(methods) == 1:
+        tint = _light(METHOD_COLORS[2])
+        strip.stairs(methods[0].counts / methods[0].n, methods[0].edges, color=tint, fill=True)
+    else:
+        styles = zip(methods, METHOD_COLORS, cycle(LINE_STYLES), strict=False)
+        for stats, color, style in styles:
+            strip.stairs(stats.counts / stats.n, stats.edges, color=color, linestyle=style, linewidth=1.4)
+    top = max((stats.counts / stats.n).max() for stats in methods)
+    strip.set(xlim=(0, 1), ylim=(0, 1.1 * top), xticks=[])
+    strip.set_yticks([0, math.floor(100 * top) / 100 if top >= 0.01 else top])
+    strip.tick_params(labelsize=SMALL)
+    strip.set_ylabel("share", fontsize=SMALL)

@@ -1,0 +1,373 @@
+"""The losses of labelled rows as functions of the temperature, and the search for their minimum.
+
+They are functions of log b, b = 1 / T. With t = b (z - max z), p = softmax(t) and y the label, l = log p_y
+has d l / d log b = t_y - E[t] and d^2 l / (d log b)^2 = t_y - E[t] - Var[t], mean and variance under p. So
+one pass over the rows, in blocks that stay in the cache, gives a loss and its first two derivatives.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from refocal._arrays import (
+    BLOCK,
+    FEW_CLASSES,
+    Array,
+    as_array,
+    is_torch,
+    namespace,
+    working_dtype,
+)
+from refocal._checks import check_labels, check_scores, check_values
+
+Values: TypeAlias = np.ndarray[Any, Any]
+Derivatives: TypeAlias = tuple[float, float, float]
+"""A mean loss, and its first and second derivative by log b."""
+
+START_ROWS, START_ENTRIES = 4096, 1 << 19
+"""How many rows, spread over all, a start is searched on: its error is then some 2 %."""
+
+SPREAD_ROWS = 512
+
+LIMIT = 14.0
+"""How far log b may go from -log of the logits' spread before T counts as driven to 0 or infinity."""
+
+LOWEST = -1e3
+"""In place of a t below it: e^t is 0 all the same, and t e^t too, even if t was -inf (a masked class)."""
+
+MASKED = -1e9
+"""In place of a t of -inf where t itself counts: finite, and far below all others."""
+
+RUNAWAY = 3.0
+"""How far from there a search starts if that on some of the rows ran away. Beyond it is far out."""
+
+FLAT = 1e-8
+"""Where slope and curvature are smaller than this share of the loss, only rounding is left of them."""
+
+TOLERANCE = 1e-4
+"""A step of Newton's method in log T that is the last one: the error after it goes with its square."""
+
+MAX_STEPS, LONGEST_STEP = 100, 2.0
+
+LARGEST_FREE_GAMMA = 16.0
+
+
+class LabelledRows(NamedTuple):
+    """Logits (n, K), in the dtype to compute in, and what every pass needs."""
+
+    z: Values
+    labels: Values
+    top: Values
+    """The largest logit of a row, (n, 1)."""
+    gap: Values
+    """The label's logit minus the largest, float64, (n,)."""
+
+    def some(self, n: int) -> LabelledRows:
+        """Return n of the rows or a few less, spread evenly."""
+        step = -(-len(self.z) // max(n, 1))
+        return self if step == 1 else LabelledRows(*(np.ascontiguousarray(a[::step]) for a in self))
+
+    def blocks(self) -> Iterator[slice]:
+        """Yield slices of rows that stay in the cache."""
+        size = max(1, BLOCK // self.z.shape[1])
+        return (slice(i, i + size) for i in range(0, len(self.z), size))
+
+
+def labelled_rows(logits: Any, labels: Any, axis: int) -> LabelledRows:
+    """Return rows of logits with the classes along ``axis``, and their labels, every value checked."""
+    logits, axis = check_scores("logits", logits, axis)
+    if logits.ndim < 2:
+        raise ValueError(f"logits must have rows and classes, got shape {tuple(logits.shape)}")
+    labels = as_array(labels)
+    xp = namespace(logits)
+    z = _host(xp.astype(xp.moveaxis(logits, axis, -1), working_dtype(logits), copy=False))
+    y = _host(labels)
+    if y.dtype.kind not in "iub":
+        raise TypeError(f"labels must hold integers, got dtype {y.dtype}")
+    y = y.astype(np.int64, copy=False)  # booleans are 0 and 1, as in all metrics
+    check_labels(y, z, z.ndim - 1)
+    if y.size == 0:
+        raise ValueError(f"logits must have at least one row, got shape {tuple(logits.shape)}")
+    z, y = z.reshape(-1, z.shape[-1]), y.reshape(-1)
+    top = z.max(axis=1)  # NaN where there is one
+    check_values("logits", top, np.isfinite(top), "finite or -inf, with a finite one in every row")
+    with np.errstate(over="ignore"):  # 1e308 below counts as masked
+        gap = z[np.arange(len(z)), y].astype(np.float64) - top
+    masked = np.flatnonzero(gap == -np.inf)
+    if masked.size:
+        raise ValueError(f"labels must be classes with a finite logit, got one with -inf in row {masked[0]}")
+    return LabelledRows(z, y, top[:, None], gap)
+
+
+def _host(x: Array) -> Values:
+    return np.asarray(x.detach().cpu() if is_torch(x) else x)
+
+
+def moments(rows: LabelledRows, b: float, order: int = 2) -> Values:
+    """Return the sums over the classes of e^t, t e^t, t^2 e^t up to an order; float64, (order + 1, n)."""
+    z, k = rows.z, rows.z.shape[1]
+    few = k <= FEW_CLASSES  # then NumPy is faster with the classes along the first axis
+    ones = np.ones(k, dtype=z.dtype)  # the product with it is the fastest sum
+    scratch = np.empty((2, *z[next(rows.blocks())].shape), dtype=z.dtype)
+    sums = np.empty((order + 1, len(z)))
+    for block in rows.blocks():
+        part, top = (z[block].T, rows.top[block].T) if few else (z[block], rows.top[block])
+        t, f = (a.reshape(-1)[: part.size].reshape(part.shape) for a in scratch)
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.subtract(part, top, out=t)
+            t *= z.dtype.type(b)
+            for _ in range(2):
+                np.exp(t, out=f)
+                for i in range(order + 1):
+                    sums[i, block] = ones @ f if few else f @ ones
+                    if i < order:
+                        f *= t
+                if not np.isnan(sums[order, block]).any():
+                    break
+                np.maximum(t, LOWEST, out=t)  # a masked class has 0 times -inf
+    return sums
+
+
+def _log_label(rows: LabelledRows, u: float) -> tuple[Values, Values, Values]:
+    """Return l = log p of the label, and its first and second derivative by u = log b."""
+    b = float(rows.z.dtype.type(math.exp(u)))
+    total, first, second = moments(rows, b)
+    mean = first / total
+    t = b * rows.gap
+    return t - np.log(total), t - mean, t - mean - (second / total - mean**2)
+
+
+def nll_at(rows: LabelledRows, u: float) -> Derivatives:
+    """Return the mean of -l."""
+    l, l1, l2 = _log_label(rows, u)
+    return -float(l.mean()), -float(l1.mean()), -float(l2.mean())
+
+
+def focal_at(rows: LabelledRows, u: float, gamma: float) -> Derivatives:
+    """Return the mean of f = -(1 - p)^gamma l, which has df/dl = -phi(p) and d^2 f/dl^2 = -p phi'(p)."""
+    l, l1, l2 = _log_label(rows, u)
+    p = np.exp(l)
+    c = np.maximum(-np.expm1(l), np.finfo(rows.z.dtype).eps)  # 1 - p
+    ratio = -l / c
+    phi = c**gamma * (1 + gamma * p * ratio)
+    phi_slope = -gamma * c ** (gamma - 1) * (2 - (1 - gamma * p) * ratio)
+    slope, curvature = -phi * l1, -p * phi_slope * l1**2 - phi * l2
+    return float((c**gamma * -l).mean()), float(slope.mean()), float(curvature.mean())
+
+
+def loss_at(rows: LabelledRows, objective: Any, u: float, h: float = 1e-3) -> Derivatives:
+    """Return the mean loss of any objective, and its derivatives by central differences, in float64."""
+
+    def mean(v: float) -> float:
+        sums = 0.0
+        for block in rows.blocks():
+            t = math.exp(v) * (rows.z[block].astype(np.float64) - rows.top[block])
+            sums += float(objective.loss(t, rows.labels[block]).sum())
+        return sums / len(rows.z)
+
+    below, here, above = mean(u - h), mean(u), mean(u + h)
+    return here, (above - below) / (2 * h), (above - 2 * here + below) / h**2
+
+
+def psi_nll_at(rows: LabelledRows, point: Values) -> tuple[float, Values, Values]:
+    """Return the mean NLL of psi at (log b, gamma), its gradient, and its Fisher information.
+
+    With a = log h of a class, log psi_y = a_y - log sum e^a, so the gradient of the NLL is E[a'] - a'_y and
+    the Fisher information Cov[a'], mean and covariance under psi.
+    """
+    b, gamma = math.exp(point[0]), float(point[1])
+    value, slope, fisher = 0.0, np.zeros(2), np.zeros((2, 2))
+    for block in rows.blocks():
+        t = (rows.z[block].astype(np.float64) - rows.top[block]) * b
+        np.maximum(t, MASKED, out=t)  # so that no difference of two is NaN
+        each = np.arange(len(t))
+        top, label = (each, t.argmax(axis=1)), (each, rows.labels[block])
+        t[top] = -np.inf
+        second = t.max(axis=1)
+        q = np.exp(t - second[:, None])
+        t[top] = 0
+        share = q.sum(axis=1)
+        mean_t = np.einsum("nk,nk->n", q, t) / share  # of the classes below the top
+        log_odds = np.log(share) + second
+        rest = np.exp(log_odds)  # (1 - q) / q of the top
+        log_total = np.log1p(rest)
+        q *= np.exp(second - log_total)[:, None]
+        odds = q / (1 - q)
+        log_rest = np.log(1 - q)
+        ratio = odds * (log_total[:, None] - t)  # -q log q / (1 - q)
+        log_rest[top] = log_odds - log_total
+        ratio[top] = np.where(rest > 0, log_total / np.where(rest > 0, rest, 1), 1)
+        bend = 1 + gamma * ratio
+        a = t - gamma * log_rest - np.log(bend)
+        a -= a[top][:, None]
+        psi = np.exp(a)
+        total = psi.sum(axis=1)
+        psi /= total[:, None]
+        by_log_q = (1 + 2 * gamma * odds + gamma * (gamma - 1) * odds * ratio) / bend
+        mean_t /= 1 + rest  # times rest, it is the mean of all
+        by_b = by_log_q * (t - (rest * mean_t)[:, None])
+        by_b[top] = -(rest + gamma * (2 + (gamma - 1) * ratio[top])) / bend[top] * mean_t  # odds are 1 / rest
+        slopes = by_b, -log_rest - ratio / bend
+        means = [np.einsum("nk,nk->n", psi, d) for d in slopes]
+        value += float(np.sum(np.log(total) - a[label]))
+        slope += [np.sum(mean - d[label]) for mean, d in zip(means, slopes, strict=True)]
+        for i, j in ((0, 0), (0, 1), (1, 1)):
+            square = np.einsum("nk,nk->n", psi * slopes[i], slopes[j])
+            fisher[i, j] += np.sum(square - means[i] * means[j])
+    fisher[1, 0] = fisher[0, 1]
+    n = len(rows.z)
+    return value / n, slope / n, fisher / n
+
+
+class Start(NamedTuple):
+    """Where the searches begin: some of the rows, and what NLL says of them."""
+
+    rows: LabelledRows
+    centre: float
+    """-log of the logits' spread."""
+    log_b: float
+    """Where NLL is smallest on those rows."""
+
+    @classmethod
+    def of(cls, rows: LabelledRows) -> Start:
+        """Search on some of the rows, and refuse data for which no T can be found."""
+        some = rows.some(min(START_ROWS, START_ENTRIES // rows.z.shape[1]))
+        spread = _spread(some.some(SPREAD_ROWS))
+        spread = spread if spread.any() else _spread(rows)
+        if not spread.any():
+            raise ValueError(
+                "logits must differ within a row: in every row they are constant, and T is arbitrary"
+            )
+        if not rows.gap.any():
+            raise ValueError(
+                "labels must not all be at the largest logit of their row: the loss then falls all the way "
+                "to T = 0; fit on rows that the model was not trained on, or on more of them"
+            )
+        centre = -math.log(np.median(spread[spread > 0]))
+        start = cls(some, centre, centre + RUNAWAY)
+        if not some.gap.any():
+            return start
+        return start._replace(log_b=newton(lambda u: nll_at(some, u), start.centre, start, strict=False)[0])
+
+    def far(self, log_b: float) -> bool:
+        """Whether no T of a useful model is there, unless the loss has a clear minimum."""
+        return abs(log_b - self.centre) > RUNAWAY
+
+    def back(self, log_b: float) -> float:
+        """Return a place to start again from, in the direction in which a search ran away."""
+        return self.centre + math.copysign(RUNAWAY, log_b - self.centre)
+
+    def check(self, log_b: float) -> None:
+        """Raise where a search has run away."""
+        if abs(log_b - self.centre) > LIMIT:
+            self.refuse(log_b)
+
+    def refuse(self, log_b: float, *, flat: bool = False) -> None:
+        """Raise for a loss that falls all the way in the direction of log_b, maybe to a flat end."""
+        if log_b < self.centre:
+            raise ValueError(
+                "logits must tell more of the labels than chance: the loss falls all the way to T = infinity"
+            )
+        if flat:
+            raise ValueError(
+                "the loss must have a minimum at some T: for these rows it falls all the way to T = 0, and "
+                "is flat there, as a bounded loss is where most rows are right; objective='nll' may have one"
+            )
+        raise ValueError("labels must not follow from the logits: the loss falls all the way to T = 0")
+
+
+def _spread(rows: LabelledRows) -> Values:
+    """Return, for every row, the largest logit minus the mean of those that are not masked."""
+    with np.errstate(over="ignore"):
+        gap = rows.top.astype(np.float64) - rows.z
+    return np.asarray(gap.mean(axis=1, where=gap < np.inf))
+
+
+def newton(
+    loss: Callable[[float], Derivatives], u: float, start: Start, *, strict: bool = True
+) -> tuple[float, int, bool]:
+    """Return the log b at which the loss is smallest, how often it was computed, and whether it converged.
+
+    Newton's method, inside the bracket that the signs of the slope give: it halves the bracket where a
+    step would leave it or where steps do not shrink. If not strict, the search may run away, and its end is
+    just a place to start from: it is for some of the rows, which need not have a minimum.
+    """
+    low, high, last = -math.inf, math.inf, math.inf
+    for passes in range(1, MAX_STEPS + 1):
+        value, slope, curvature = loss(u)
+        if start.far(u) and max(abs(slope), abs(curvature)) <= FLAT * abs(value):
+            if strict:
+                start.refuse(u, flat=True)
+            return start.back(u), passes, False
+        low, high = (u, high) if slope < 0 else (low, u)
+        step = -slope / curvature if curvature > 0 else math.copysign(math.inf, -slope)
+        step = min(max(step, -LONGEST_STEP), LONGEST_STEP)
+        halve = slope != 0 and high - low < math.inf and (not low < u + step < high or abs(step) > 0.7 * last)
+        if halve:
+            step = (low + high) / 2 - u
+        u, last = u + step, abs(step)
+        if last <= (TOLERANCE**2 if halve else TOLERANCE):
+            return u, passes, True
+        if strict:
+            start.check(u)
+        elif abs(u - start.centre) > LIMIT:
+            return start.back(u), passes, False
+    if strict and start.far(u):
+        start.refuse(u, flat=True)
+    return u, passes, False
+
+
+class Found(NamedTuple):
+    """The end of a search: the loss, the point (log b, gamma), and how it got there."""
+
+    value: float
+    point: Values
+    passes: int
+    converged: bool
+
+
+def quasi_newton(
+    rows: LabelledRows, point: Values, free: bool, start: Start, *, strict: bool = True
+) -> Found:
+    """Return the point (log b, gamma) at which the NLL of psi is smallest; gamma moves only if it is free.
+
+    The first step is that of Fisher scoring; BFGS then learns the curvature from the slopes.
+    """
+    value, slope, matrix = psi_nll_at(rows, point)
+    passes = 1
+    while passes < MAX_STEPS:
+        step = _bounded_step(point, slope, matrix, free)
+        if np.abs(step).max() <= TOLERANCE / 100:
+            return Found(value, point + step, passes, True)
+        if abs(point[0] + step[0] - start.centre) > LIMIT:
+            if strict:
+                start.check(point[0] + step[0])
+            break
+        new = psi_nll_at(rows, point + step)
+        passes += 1
+        if not new[0] <= value + 1e-12:  # rounding must not stop the last steps
+            matrix = 4 * matrix + np.abs(slope).max() * np.eye(2)
+            continue
+        turn = new[1] - slope
+        if turn @ step > 1e-10 * (step @ step):
+            bent = matrix @ step
+            matrix = matrix - np.outer(bent, bent) / (step @ bent) + np.outer(turn, turn) / (turn @ step)
+        else:
+            matrix = new[2]
+        point, (value, slope, _) = point + step, new
+    return Found(value, point, passes, False)
+
+
+def _bounded_step(point: Values, slope: Values, matrix: Values, free: bool) -> Values:
+    """Return the step to the minimum of the quadratic model with gamma within its bounds."""
+    move = 0.0
+    if free:
+        move = float(np.linalg.solve(matrix + 1e-12 * np.trace(matrix) * np.eye(2), -slope)[1])
+        low, high = max(-LONGEST_STEP, -point[1]), min(LONGEST_STEP, LARGEST_FREE_GAMMA - point[1])
+        move = min(max(move, low), high)
+    step = -(slope[0] + matrix[0, 1] * move) / max(matrix[0, 0], 1e-12)
+    return np.array([min(max(step, -LONGEST_STEP), LONGEST_STEP), move])

@@ -1,0 +1,318 @@
+"""Temperature scaling: one number, fitted on labelled rows, that divides all logits."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import warnings
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from refocal._arrays import Array, log_softmax, map_rows, namespace, working_dtype
+from refocal._checks import check_count, check_floats, check_number, check_scores
+from refocal._temperature_fit import (
+    Derivatives,
+    LabelledRows,
+    Start,
+    focal_at,
+    labelled_rows,
+    loss_at,
+    moments,
+    newton,
+    nll_at,
+    quasi_newton,
+)
+from refocal.binning import CalibrationStats
+from refocal.focal import log_psi
+from refocal.objectives import Focal, Objective, objective_from_dict
+
+ECE_RANGE, ECE_STEPS = 2.0, (0.025, 0.001)
+"""Where log T is searched for the ECE, around that of the NLL, and the spacing of coarse and fine grids."""
+
+ECE_REFINED = 5
+"""Around how many of the best points of the coarse grid there is a fine one."""
+
+FREE_GAMMAS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0)
+"""Where the search for a free gamma starts: the NLL may have two minima, one at an end."""
+
+
+class _Scaling:
+    """What the scalings share: probabilities, fitted numbers and files."""
+
+    _settings: ClassVar[tuple[str, ...]]
+    _fitted: ClassVar[tuple[str, ...]] = ("temperature_", "n_iter_", "converged_")
+    temperature_: float
+    n_iter_: int
+    converged_: bool
+
+    def predict_proba(self, logits: Array, *, axis: int = -1) -> Array:
+        """Return probabilities, of the same shape, dtype and library."""
+        logits, axis = check_scores("logits", logits, axis)
+        xp = namespace(logits)
+        # Cast last: the logarithm in half precision would lose two digits more.
+        return xp.astype(xp.exp(self._log_proba(self._scaled(logits), axis)), logits.dtype, copy=False)
+
+    def predict_log_proba(self, logits: Array, *, axis: int = -1) -> Array:
+        """Return the logarithm of `predict_proba`."""
+        logits, axis = check_scores("logits", logits, axis)
+        y = self._log_proba(self._scaled(logits), axis)
+        return namespace(logits).astype(y, logits.dtype, copy=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return settings and fitted numbers as a dictionary that JSON can hold."""
+        fields: dict[str, Any] = {"scaling": type(self).__name__}
+        for name in self._settings:
+            value = getattr(self, name)
+            fields[name] = value.to_dict() if isinstance(value, Objective) else value
+        return fields | {name: vars(self)[name] for name in self._fitted if name in vars(self)}
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> Self:
+        """Return what `to_dict` described.
+
+        Raises:
+            TypeError: If it is no dictionary, or a value has a wrong type.
+            ValueError: If a key is missing or unknown, or a value is wrong.
+        """
+        if not isinstance(fields, dict):
+            raise TypeError(f"fields must be a dictionary, got {type(fields).__name__}")
+        if fields.get("scaling") != cls.__name__:
+            raise ValueError(f"scaling must be {cls.__name__!r}, got {fields.get('scaling')!r}")
+        own = {"scaling", *cls._settings}
+        fitted = set(fields) - own
+        if set(fields) - fitted != own or (fitted and fitted != set(cls._fitted)):
+            raise ValueError(
+                f"fields must have the keys {sorted(own)} and all or none of {sorted(cls._fitted)}, "
+                f"got {sorted(fields, key=str)}"
+            )
+        settings = {name: fields[name] for name in cls._settings}
+        if isinstance(settings.get("objective"), dict):
+            settings["objective"] = objective_from_dict(settings["objective"])
+        scaling = cls(**settings)
+        if fitted:
+            if check_number("temperature_", fields["temperature_"], low=0, rule="finite and > 0") == 0:
+                raise ValueError("temperature_ must be finite and > 0, got 0")
+            if "gamma_" in fitted:
+                check_number("gamma_", fields["gamma_"], low=0, rule="finite and >= 0")
+            check_count("n_iter_", fields["n_iter_"], 1)
+            if not isinstance(fields["converged_"], bool):
+                raise TypeError(f"converged_ must be True or False, got {fields['converged_']!r}")
+            vars(scaling).update({name: fields[name] for name in cls._fitted})
+        return scaling
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write `to_dict` as a JSON file. An older file is replaced in one step, or left as it is."""
+        self._check_fitted()
+        path = Path(path)
+        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        try:
+            temporary.write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Return what `save` wrote."""
+        return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+
+    def _scaled(self, logits: Array) -> Array:
+        self._check_fitted()
+        return namespace(logits).astype(logits, working_dtype(logits), copy=False) / self.temperature_
+
+    def _log_proba(self, z: Array, axis: int) -> Array:
+        return map_rows(log_softmax, z, axis=axis)
+
+    def _check_fitted(self) -> None:
+        if "temperature_" not in vars(self):
+            raise ValueError(f"{type(self).__name__} must be fitted first: call fit(logits, labels)")
+
+    def _finish(self, log_b: float, passes: int, converged: bool) -> Self:
+        self.temperature_, self.n_iter_, self.converged_ = math.exp(-log_b), passes, converged
+        if not converged:
+            warnings.warn(
+                f"the fit did not converge: T = {self.temperature_:.6g} after {passes} passes",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+        return self
+
+
+class TemperatureScaling(_Scaling):
+    r"""Divide logits by the temperature T > 0 that minimises a loss of labelled rows.
+
+    .. math:: T^* = \arg\min_{T > 0} \frac1n \sum_i \ell\bigl(\mathrm{softmax}(z_i / T), y_i\bigr)
+
+    Which loss, says ``objective`` (TS_NLL, TS_FL and TS_ECE in the paper):
+
+    - "nll": the negative log-likelihood. It is convex in 1 / T, so the T that is found is the only one.
+    - "focal": the focal loss with ``gamma``. It is not quite convex (where a label has a small probability),
+      so the minimum found is that which the search reaches from the T of the NLL.
+    - "ece": the expected calibration error. It jumps wherever a row changes its bin, so it is searched on
+      grids around the T of the NLL: in steps of 2.5 % within a factor of 7.4, then in steps of 0.1 %
+      around the best five of those. The ECE of a grid point is exact; between two points nothing is promised.
+    - an objective such as ``Focal(2.0, weight=...)``: its own loss, with derivatives by differences.
+
+    Data for which the loss falls all the way to T = 0 or T = infinity is refused.
+
+    Args:
+        objective: "nll", "focal", "ece", or an objective on a softmax.
+        gamma: The gamma >= 0 of "focal".
+        n_bins: The number of equal bins of "ece".
+
+    Attributes:
+        temperature_: T.
+        n_iter_: Passes over all rows that the fit took; of an objective, each computes the loss three times.
+        converged_: Whether the last step was small ("ece": whether the best point is inside the grid). If
+            not, `fit` warns too.
+
+    Example:
+        >>> logits = np.log([[0.9, 0.1]] * 3 + [[0.2, 0.8]] * 3)
+        >>> labels = np.array([0, 0, 1, 1, 1, 0])
+        >>> scaling = TemperatureScaling().fit(logits, labels)
+        >>> round(scaling.temperature_, 3)
+        2.704
+        >>> scaling.predict_proba(logits[:1]).round(3)
+        array([[0.693, 0.307]])
+    """
+
+    _settings = ("objective", "gamma", "n_bins")
+
+    def __init__(
+        self, objective: str | Objective = "nll", gamma: float | None = None, n_bins: int = 10
+    ) -> None:
+        if isinstance(objective, Objective):
+            check_softmax(objective)
+        elif objective not in ("nll", "focal", "ece"):
+            raise ValueError(f"objective must be 'nll', 'focal', 'ece' or an objective, got {objective!r}")
+        if objective == "focal":
+            gamma = check_number("gamma", gamma, low=0, rule="finite and >= 0")
+        elif gamma is not None:
+            raise ValueError(f"gamma must be None unless objective is 'focal', got {gamma!r}")
+        CalibrationStats(n_bins)  # its check of the argument
+        self.objective, self.gamma, self.n_bins = objective, gamma, n_bins
+
+    def fit(self, logits: Array, labels: Array, *, axis: int = -1) -> Self:
+        """Find T and return itself.
+
+        Args:
+            logits: Scores before the softmax, with the classes along ``axis``; -inf for a masked class.
+            labels: Integers 0..K-1, of logits' shape without the class axis.
+            axis: The class axis.
+
+        Raises:
+            ValueError: Where values do not fit, or the loss falls all the way to T = 0 or T = infinity.
+        """
+        rows = labelled_rows(logits, labels, axis)
+        start = Start.of(rows)
+        gamma = self.gamma
+        if isinstance(self.objective, Focal) and self.objective == Focal(self.objective.gamma):
+            gamma = self.objective.gamma if isinstance(self.objective.gamma, float) else None
+        if getattr(self.objective, "label_smoothing", 0) and np.isneginf(rows.z).any():
+            raise ValueError(
+                "the loss is infinite at every T: label smoothing gives weight to a class with logit -inf"
+            )
+        if self.objective == "nll":
+            return self._finish(*newton(lambda u: nll_at(rows, u), start.log_b, start))
+        if self.objective == "ece":
+            return self._finish(*_search_ece(rows, self.n_bins, start))
+
+        def loss(some: LabelledRows, u: float) -> Derivatives:
+            if gamma is None:
+                return loss_at(some, self.objective, u)
+            return focal_at(some, u, gamma)
+
+        best, _, _ = newton(lambda u: loss(start.rows, u), start.log_b, start, strict=False)
+        return self._finish(*newton(lambda u: loss(rows, u), best, start))
+
+    def transform(self, logits: Array) -> Array:
+        """Return logits / T, of the same shape, dtype and library."""
+        logits = check_floats("logits", logits)
+        return namespace(logits).astype(self._scaled(logits), logits.dtype, copy=False)
+
+
+class FocalTemperatureScaling(_Scaling):
+    r"""Divide logits by T and apply `psi`, with T, and if wanted gamma, by the NLL of labelled rows.
+
+    .. math:: p = \Psi^\gamma(\mathrm{softmax}(z / T))
+
+    `TemperatureScaling` is the case gamma = 0. A free gamma is searched in [0, 16].
+
+    Args:
+        gamma: The gamma of the training, or None to fit it too.
+
+    Attributes:
+        temperature_: T.
+        gamma_: gamma, given or fitted.
+        n_iter_: Passes over all rows that the fit took.
+        converged_: Whether the last step was small. If not, `fit` warns too.
+
+    Example:
+        >>> logits = np.log([[0.9, 0.1]] * 3 + [[0.2, 0.8]] * 3)
+        >>> labels = np.array([0, 0, 1, 1, 1, 0])
+        >>> scaling = FocalTemperatureScaling(gamma=2.0).fit(logits, labels)
+        >>> scaling.predict_proba(logits[:1]).round(3)
+        array([[0.693, 0.307]])
+    """
+
+    _settings = ("gamma",)
+    _fitted = ("temperature_", "gamma_", "n_iter_", "converged_")
+    gamma_: float
+
+    def __init__(self, gamma: float | None = None) -> None:
+        self.gamma = gamma if gamma is None else check_number("gamma", gamma, low=0, rule="finite and >= 0")
+
+    def fit(self, logits: Array, labels: Array, *, axis: int = -1) -> Self:
+        """Find T, and gamma if it is free, and return itself.
+
+        Args:
+            logits: Scores before the softmax, with the classes along ``axis``; -inf for a masked class.
+            labels: Integers 0..K-1, of logits' shape without the class axis.
+            axis: The class axis.
+
+        Raises:
+            ValueError: Where values do not fit, or the loss falls all the way to T = 0 or T = infinity.
+        """
+        rows = labelled_rows(logits, labels, axis)
+        start = Start.of(rows)
+        best, point = math.inf, np.array([start.log_b, self.gamma or 0.0])
+        for gamma in FREE_GAMMAS if self.gamma is None else (self.gamma,):
+            found = quasi_newton(start.rows, np.array([point[0], gamma]), False, start, strict=False)
+            if found.value < best:
+                best, point = found.value, found.point
+        found = quasi_newton(rows, point, self.gamma is None, start)
+        self.gamma_ = float(found.point[1])
+        return self._finish(float(found.point[0]), found.passes, found.converged)
+
+    def _log_proba(self, z: Array, axis: int) -> Array:
+        return log_psi(z, self.gamma_, axis=axis)
+
+
+def check_softmax(objective: Objective) -> None:
+    """Raise if an objective is on something else."""
+    if objective.scores != "softmax":
+        raise ValueError(
+            f"objective must be one on a softmax, got {type(objective).__name__} ({objective.scores})"
+        )
+
+
+def _search_ece(rows: LabelledRows, n_bins: int, start: Start) -> tuple[float, int, bool]:
+    """Return the best log b of the grids around that of the NLL, the passes, and whether it lies inside."""
+    centre, passes, _ = newton(lambda u: nll_at(rows, u), start.log_b, start)
+    right = (rows.z.argmax(axis=1) == rows.labels).astype(np.int64)
+
+    def error(u: float) -> float:
+        confidence = 1 / moments(rows, math.exp(u), order=0)[0]
+        return CalibrationStats(n_bins, target="positive").update(confidence, right).ece()
+
+    coarse, fine = ECE_STEPS
+    around = round(ECE_RANGE / coarse)
+    found = {u: error(u) for u in centre + coarse * np.arange(-around, around + 1)}
+    inner = fine * np.arange(-round(coarse / fine), round(coarse / fine) + 1)
+    for middle in sorted(found, key=found.__getitem__)[:ECE_REFINED]:
+        found |= {u: error(u) for u in middle + inner if u not in found}
+    best = min(found, key=found.__getitem__)
+    return float(best), passes + len(found), bool(abs(best - centre) < ECE_RANGE)

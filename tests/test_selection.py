@@ -1,0 +1,401 @@
+"""The choice of a calibration: on data whose truth is known, and what it says of it."""
+
+import dataclasses
+import functools
+import json
+import math
+import re
+
+import jax
+import numpy as np
+import pytest
+import scipy.optimize
+import scipy.special
+import torch
+
+import refocal
+from refocal import Focal, Selection, choose_calibration
+from refocal.selection import _bootstrap
+
+FOCAL = Focal(2.0)
+SMOOTHED = Focal(2.0, label_smoothing=0.1)
+WEIGHTED = Focal(2.0, weight=(1.0, 2.0, 4.0, 8.0))
+
+
+def made(n, k=4, seed=0):
+    """Return a posterior, and labels drawn from it."""
+    rng = np.random.default_rng(seed)
+    posterior = np.maximum(rng.dirichlet([0.4] * k, size=n), 1e-9)
+    posterior /= posterior.sum(axis=1, keepdims=True)
+    labels = (rng.random((n, 1)) > posterior.cumsum(axis=1)).sum(axis=1)
+    return posterior, np.minimum(labels, k - 1)
+
+
+def choose(logits, labels, objective=FOCAL, **options):
+    return choose_calibration(logits, labels, objective, **{"n_resamples": 200, **options})
+
+
+CASES = {
+    "focal minimiser": (FOCAL.logits, FOCAL, "psi"),
+    "twice too sharp": (lambda eta: 2 * FOCAL.logits(eta), FOCAL, "psi_after_ts_fl"),
+    "three times too flat": (lambda eta: FOCAL.logits(eta) / 3, FOCAL, "psi_after_ts_fl"),
+    "cross entropy": (np.log, FOCAL, "raw"),
+    "sharp cross entropy": (lambda eta: 3 * np.log(eta), FOCAL, "ts_nll"),
+    "another gamma": (lambda eta: 2 * Focal(5.0).logits(eta), FOCAL, "focal_ts_free"),
+    "smoothed": (SMOOTHED.logits, SMOOTHED, "psi_unsmoothed"),
+    "weighted": (WEIGHTED.logits, WEIGHTED, "psi"),
+    "weighted and sharp": (lambda eta: 2 * WEIGHTED.logits(eta), WEIGHTED, "psi_after_ts_fl"),
+    "cross entropy, said so": (np.log, Focal(0.0), "raw"),
+}
+
+
+@functools.cache
+def solved(case, seed):
+    """Return what is chosen in a case, the logits and their posterior."""
+    make, objective, _ = CASES[case]
+    posterior, labels = made(10_000, seed=seed)
+    logits = make(posterior)
+    return choose(logits, labels, objective), logits, posterior
+
+
+def check_winner(case, seed):
+    found, logits, posterior = solved(case, seed)
+    assert found.winner == CASES[case][-1]
+    assert refocal.kl_divergence(posterior, found.apply(logits)) <= 0.001
+    assert found.skipped == ()
+    return found
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_winner_has_the_true_posterior(case):
+    assert check_winner(case, seed=0).clear
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", list(CASES)[:5])
+def test_the_winner_has_the_true_posterior_on_other_data(case):
+    check_winner(case, seed=1)
+
+
+@pytest.fixture(scope="module")
+def sharp():
+    """The selection for logits that are twice too sharp, and some of the logits."""
+    found, logits, _ = solved("twice too sharp", 0)
+    return found, logits[:50]
+
+
+def test_smoothing_is_taken_out_after_a_temperature_too():
+    posterior, labels = made(6000)
+    logits = 2 * SMOOTHED.logits(posterior)
+    found = choose(logits, labels, SMOOTHED)
+    assert found.winner == "psi_after_ts_fl_unsmoothed"
+    # Not the KL divergence, which is infinite where the difference s - eps/K is cut off at 0.
+    assert np.abs(found.apply(logits) - posterior).max() < 0.02
+
+
+def test_too_sharp_logits_make_psi_harmful_and_it_says_why(sharp):
+    found, _ = sharp
+    assert found.winner == "psi_after_ts_fl"
+    assert found.psi_harms
+    assert found.psi_gap.low > 0
+    assert found.sentence.startswith("Use Psi after TS_FL with T = ")
+    assert "Psi alone would hurt: it changes the NLL by +" in found.sentence
+    assert "the logits are sharper than those of the minimiser" in found.sentence
+    assert found.method("ts_fl").temperature == pytest.approx(2.0, rel=0.05)
+
+
+def test_psi_that_helps_is_not_called_harmful():
+    found, _, _ = solved("focal minimiser", 0)
+    assert not found.psi_harms
+    assert found.psi_gap.high < 0
+    assert "hurt" not in found.sentence
+    assert found.sentence.startswith("Use Psi: against the softmax it changes the NLL by -0.0")
+
+
+def test_cross_entropy_logits_are_left_alone():
+    found, _, _ = solved("cross entropy", 0)
+    assert found.sentence.startswith("Keep the softmax as it is: no other method lowers its NLL of ")
+    assert found.psi_harms
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_too_few_rows_say_that_nothing_is_clear(seed):
+    posterior, labels = made(40, seed=seed)
+    found = choose(FOCAL.logits(posterior), labels)
+    assert not found.clear
+    assert found.winner == "raw"  # the simplest
+    assert re.match("Nothing is clear.* with 40 rows. Keep the softmax for now", found.sentence)
+
+
+def test_a_lead_over_raw_that_is_not_one_over_all():
+    posterior, labels = made(600)
+    found = choose(3 * FOCAL.logits(posterior), labels)
+    assert not found.clear
+    assert found.winner != "raw"
+    assert "for now" in found.sentence
+    assert "its lead is not clear with 600 rows: they do not tell it from " in found.sentence
+
+
+def test_nothing_is_used_that_is_not_shown_to_beat_the_softmax():
+    """Psi cannot be told from the best method here, but neither from the softmax; temperatures can."""
+    posterior, labels = made(400, seed=6)
+    found = choose(0.6 * np.log(posterior), labels)
+    gap = found.psi_gap
+    assert gap.value < 0 < gap.high
+    assert found.winner == "ts_nll"
+    assert found.method("raw").behind.low > 0
+    assert not found.clear
+    assert "for now" in found.sentence
+    assert "they do not tell it from Psi" in found.sentence
+
+
+def test_metrics_of_the_softmax_are_the_plain_ones():
+    posterior, labels = made(500)
+    logits = FOCAL.logits(posterior)
+    raw = choose(logits, labels).method("raw")
+    for name in ("nll", "brier", "ece", "classwise_ece", "error_rate"):
+        interval = getattr(raw, name)
+        assert interval.value == pytest.approx(
+            getattr(refocal, name)(logits, labels, from_logits=True), rel=1e-9
+        )
+        assert interval.low < interval.high
+    assert raw.stats.ece() == pytest.approx(raw.ece.value)
+    assert raw.stats.n == 500
+
+
+def test_rows_are_measured_by_fits_that_have_not_seen_them():
+    posterior, labels = made(300)
+    logits = 3 * np.log(posterior)
+    parts = np.array_split(np.random.default_rng(7).permutation(300), 4)
+    losses = np.empty(300)
+    for part in parts:
+        rest = np.setdiff1d(np.arange(300), part)
+
+        def loss(log_t, rows=rest):
+            l = scipy.special.log_softmax(logits[rows] / math.exp(log_t), axis=1)
+            return -l[np.arange(len(rows)), labels[rows]]
+
+        best = scipy.optimize.minimize_scalar(lambda u: loss(u).mean(), bounds=(-2, 4), method="bounded")
+        losses[part] = loss(best.x, part)
+    method = choose(logits, labels, n_folds=4, seed=7).method("ts_nll")
+    assert method.nll.value == pytest.approx(losses.mean(), abs=1e-6)
+    on_all = refocal.nll(logits / method.temperature, labels, from_logits=True)
+    assert method.nll.value > on_all
+
+
+def test_intervals_are_paired():
+    posterior, labels = made(2000)
+    logits = FOCAL.logits(posterior)
+    found = choose(logits, labels, level=0.9, n_resamples=800)
+    rows = refocal.metrics.nll_rows(logits, labels, from_logits=True)
+    rows = rows - refocal.metrics.nll_rows(FOCAL.log_posterior(logits), labels, from_logits=True)
+    behind = found.method("raw").behind
+    reach = 1.645 * rows.std() / math.sqrt(2000)
+    assert behind.value == pytest.approx(rows.mean(), rel=1e-9)
+    assert behind.low == pytest.approx(rows.mean() - reach, abs=reach / 5)
+    assert behind.high == pytest.approx(rows.mean() + reach, abs=reach / 5)
+    raw = found.method("raw").nll
+    assert behind.high - behind.low < 0.7 * (raw.high - raw.low)
+    winner = found.method(found.winner).behind
+    assert (winner.value, winner.low, winner.high) == (0, 0, 0)
+
+
+@pytest.mark.slow
+def test_paired_intervals_hold_the_truth_as_often_as_they_say():
+    """200 samples of 400 rows; the truth is that of the large sample that they come from."""
+    posterior, labels = made(100_000, seed=5)
+    logits, each = FOCAL.logits(posterior), np.arange(100_000)
+    losses = np.stack(
+        [
+            -scipy.special.log_softmax(logits, axis=1)[each, labels],
+            -np.log(posterior)[each, labels],
+        ],
+        axis=1,
+    )
+    truth = losses[:, 0].mean() - losses[:, 1].mean()
+    hits = 0
+    for sample in np.split(np.random.default_rng(0).permutation(100_000)[:80_000], 200):
+        means = _bootstrap(losses[sample], 300, seed=0)
+        low, high = np.quantile(means[:, 0] - means[:, 1], (0.05, 0.95))
+        hits += low <= truth <= high
+    assert 170 <= hits <= 190
+
+
+@pytest.mark.parametrize("library", [np.asarray, np.float32, torch.tensor, jax.numpy.asarray])
+def test_apply_is_the_method(library, sharp):
+    found, logits = sharp
+    z = library(logits)
+    # JAX compiles psi for seconds, and that psi is the same there is tested elsewhere.
+    method = "ts_fl" if library is jax.numpy.asarray else None
+    probs = found.apply(z, method=method)
+    assert type(probs) is type(z)
+    assert probs.dtype == z.dtype
+    scaled = logits / found.method("ts_fl").temperature
+    wanted = scipy.special.softmax(scaled, axis=1) if method else FOCAL.posterior(scaled)
+    np.testing.assert_allclose(np.asarray(probs), wanted, atol=1e-6)
+
+
+def test_half_precision_is_rounded_once(sharp):
+    found, _ = sharp
+    probs = found.apply(torch.zeros(1, 100, dtype=torch.bfloat16), method="ts_fl")
+    assert probs.dtype == torch.bfloat16
+    assert abs(probs.double().sum().item() - 1) < 0.01  # what metrics ask of half precision
+    assert found.method("ts_fl").log_probs(torch.zeros(1, 4, dtype=torch.bfloat16)).dtype == torch.bfloat16
+
+
+def test_any_library_in(sharp):
+    posterior, labels = made(100)
+    logits = FOCAL.logits(posterior)
+    wanted = choose(logits, labels).to_dict()
+    assert choose(torch.tensor(logits, requires_grad=True), torch.tensor(labels)).to_dict() == wanted
+    found, logits = sharp
+    np.testing.assert_allclose(found.apply(logits, method="raw"), scipy.special.softmax(logits, axis=1))
+
+
+def test_dictionary_and_text():
+    posterior, labels = made(800)
+    found = choose(SMOOTHED.logits(posterior), labels, SMOOTHED)
+    fields = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    again = Selection.from_dict(fields)
+    assert again == found
+    assert str(again) == str(found)
+    logits = SMOOTHED.logits(posterior[:5])
+    np.testing.assert_array_equal(again.apply(logits), found.apply(logits))
+    lines = str(found).splitlines()
+    assert lines[0].split() == ["T", "NLL", "Brier", "ECE", "classwise", "ECE", "error"]
+    assert [line.split("  ")[0].removesuffix(" *") for line in lines[1:10]] == [
+        m.title for m in found.methods
+    ]
+    assert sum(" *" in line for line in lines[1:10]) == 1
+    assert lines[-2:] == ["Held out in 5 parts of 800 rows; 95 % intervals.", found.sentence]
+    assert fields["sentence"] == found.sentence
+
+
+def test_a_probability_of_zero_for_a_label_is_infinitely_bad_but_no_crash():
+    posterior, labels = made(400)
+    logits = 8 * SMOOTHED.logits(posterior)  # far too sharp: taking the smoothing out gives zeros
+    found = choose(logits, labels, SMOOTHED)
+    bad = found.method("psi_unsmoothed")
+    assert bad.nll.value == bad.behind.low == math.inf
+    assert "inf" in str(found)
+    fields = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert Selection.from_dict(fields).method("psi_unsmoothed").nll.value == math.inf
+
+
+def test_methods_that_cannot_be_fitted_are_left_out_with_the_reason():
+    posterior, _ = made(200)
+    logits = FOCAL.logits(posterior)
+    found = choose(logits, logits.argmax(axis=1))
+    assert {m.name for m in found.methods} == {"raw", "psi"}
+    assert dict(found.skipped).keys() == {"ts_nll", "ts_fl", "psi_after_ts_fl", "focal_ts", "focal_ts_free"}
+    assert not found.clear
+    assert "TS_NLL could not be fitted" in found.sentence
+    assert "TS_NLL left out: labels must not all be at the largest logit of their row" in str(found)
+
+
+def test_saturated_logits_that_are_all_right():
+    labels = np.random.default_rng(0).integers(4, size=300)
+    found = choose(1000.0 * np.eye(4)[labels], labels)
+    assert found.winner == "raw"
+    assert not found.clear
+    assert found.method("raw").nll.value == 0
+    assert 0 < found.method("raw").ece.high < 0.02
+    assert Selection.from_dict(json.loads(json.dumps(found.to_dict(), allow_nan=False))) == found
+
+
+def test_masked_classes():
+    posterior, labels = made(600)
+    mask = np.random.default_rng(1).random(posterior.shape) < 0.3
+    mask[np.arange(600), labels] = False
+    logits = np.where(mask, -np.inf, np.log(posterior))
+    found = choose(logits, labels)
+    assert found.skipped == ()
+    assert (found.apply(logits)[mask] == 0).all()
+    json.dumps(found.to_dict(), allow_nan=False)
+    smoothed = dict(choose(logits, labels, SMOOTHED).skipped)
+    reason = "the loss is infinite at every T: label smoothing gives weight to a class with logit -inf"
+    names = ("ts_fl", "psi_after_ts_fl", "psi_after_ts_fl_unsmoothed")
+    assert smoothed == dict.fromkeys(names, reason)
+
+
+def test_an_infinite_gap_of_psi_is_none_in_json():
+    posterior, labels = made(50)
+    found = choose(np.log(posterior), labels)
+    infinite = dataclasses.replace(
+        found, psi_gap=refocal.Interval(math.inf, math.inf, math.inf, 0.9, "bootstrap")
+    )
+    fields = json.loads(json.dumps(infinite.to_dict(), allow_nan=False))
+    assert fields["psi_gap"]["low"] is None
+    assert Selection.from_dict(fields) == infinite
+
+
+def test_methods_that_make_sense_for_the_objective():
+    posterior, labels = made(300)
+    logits = np.log(posterior)
+
+    def names(objective):
+        return [m.name for m in choose(logits, labels, objective).methods]
+
+    assert names(Focal(0.0)) == ["raw", "ts_nll", "focal_ts_free"]
+    of_focal = ["raw", "psi", "ts_nll", "ts_fl", "psi_after_ts_fl", "focal_ts", "focal_ts_free"]
+    assert names(None) == names(FOCAL) == of_focal
+    assert names(WEIGHTED) == [name for name in of_focal if name != "focal_ts"]
+    assert names(refocal.GeneralizedCrossEntropy(0.7)) == [name for name in of_focal if name != "focal_ts"]
+    assert "psi_after_ts_fl_unsmoothed" in names(SMOOTHED)
+    assert choose(logits, labels).method("focal_ts").link == FOCAL
+
+
+def test_the_same_seed_gives_the_same_selection():
+    posterior, labels = made(300)
+    first, second, third = (choose(np.log(posterior), labels, seed=s) for s in (1, 1, 2))
+    assert first.to_dict() == second.to_dict()
+    assert first.to_dict() != third.to_dict()
+
+
+@pytest.mark.parametrize(
+    "options, error, message",
+    [
+        (
+            {"objective": "focal"},
+            TypeError,
+            r"objective must be an objective such as Focal\(2.0\), got 'focal'",
+        ),
+        (
+            {"objective": refocal.SigmoidFocal()},
+            ValueError,
+            r"one on a softmax, got SigmoidFocal \(sigmoid\)",
+        ),
+        ({"n_folds": 1}, ValueError, r"n_folds must be within 2\.\.30, got 1"),
+        ({"n_folds": 31}, ValueError, r"n_folds must be within 2\.\.30, got 31"),
+        ({"n_folds": 5.0}, TypeError, r"n_folds must be an integer, got 5\.0"),
+        ({"level": 1.0}, ValueError, r"level must be within \(0, 1\), got 1.0"),
+        ({"seed": None}, TypeError, "seed must be an integer, got None"),
+        ({"n_resamples": "x"}, TypeError, "n_resamples must be an integer, got 'x'"),
+        (
+            {"logits": np.zeros((1, 4)), "labels": np.zeros(1, dtype=int)},
+            ValueError,
+            "logits must have at least 2 rows, got 1",
+        ),
+        ({"level": 0.0}, ValueError, r"level must be within \(0, 1\), got 0.0"),
+        ({"negligible": -1.0}, ValueError, "negligible must be finite and >= 0, got -1.0"),
+        ({"n_bins": 0}, ValueError, "n_bins must be"),
+        ({"n_resamples": 0}, ValueError, "n_resamples must be at least 1, got 0"),
+        ({"labels": np.zeros(30)}, TypeError, "labels must hold integers, got dtype float64"),
+        ({"labels": np.zeros(29, dtype=int)}, ValueError, r"labels must have the shape \(30,\)"),
+        ({"labels": np.full(30, 4)}, ValueError, "labels must be within 0..3, got 4"),
+        ({"logits": np.full((30, 4), np.nan)}, ValueError, "logits must be finite or -inf"),
+        ({"logits": np.zeros((30, 4), dtype=int)}, TypeError, "logits must hold floating point numbers"),
+    ],
+)
+def test_bad_input(options, error, message):
+    posterior, labels = made(30)
+    arguments = {"logits": np.log(posterior), "labels": labels, "objective": FOCAL} | options
+    with pytest.raises(error, match=message):
+        choose_calibration(**arguments)
+
+
+def test_unknown_method():
+    posterior, labels = made(30)
+    found = choose(np.log(posterior), labels)
+    with pytest.raises(ValueError, match=r"name must be one of \['raw', 'psi', .*\], got 'isotonic'"):
+        found.apply(np.log(posterior), method="isotonic")
