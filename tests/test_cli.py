@@ -8,25 +8,35 @@ from pathlib import Path
 import pytest
 
 import refocal
-from refocal import demo, plots
+from refocal import demo
 from refocal.cli import main
+from refocal.experiments.synthetic import Settings
 
 
+@pytest.fixture
+def small_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train next to nothing and draw nothing: both take seconds."""
+    tiny = Settings(n_train=1000, n_validation=500, n_test=1000, hidden=8, epochs=8, batch_size=100)
+    monkeypatch.setattr(Settings, "quick", classmethod(lambda cls: tiny))
+    monkeypatch.setattr(demo, "draw_demo", lambda figure, study: None)
+
+
+@pytest.mark.usefixtures("small_demo")
 def test_demo_prints_the_table_and_where_the_figure_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["demo", "--out", str(tmp_path)]) == 0
     out, err = capsys.readouterr()
-    result = demo.compute_demo()
-    assert result.table() in out
+    result = demo.run_demo(tmp_path)
+    assert result.study.table() in out
     assert result.summary() in out
     assert out.endswith(f"figure: {tmp_path / demo.FILE_NAME}\n")
     assert (tmp_path / demo.FILE_NAME).is_file()
     assert err == ""
 
 
+@pytest.mark.usefixtures("small_demo")
 def test_demo_writes_here_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plots, "png_bytes", lambda figure: bytes(1000))  # drawing takes a second
     monkeypatch.chdir(tmp_path)
     assert main(["demo"]) == 0
     assert (tmp_path / demo.FILE_NAME).is_file()
@@ -65,13 +75,13 @@ def test_missing_folder_is_1(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().err == f"refocal: output folder must be an existing folder, got {folder!r}\n"
 
 
+@pytest.mark.usefixtures("small_demo")
 def test_failed_write_is_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(plots, "png_bytes", lambda figure: bytes(1000))
     monkeypatch.setattr(os, "replace", fail)
     assert main(["demo", "--out", str(tmp_path)]) == 1
     path = str(tmp_path / demo.FILE_NAME)

@@ -1,0 +1,195 @@
+"""Images on the training device: uint8 in memory, augmented batch by batch."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from refocal.experiments.datasets import Dataset, fetch, find, load
+
+__all__ = ["PAD", "ImageData", "augment", "check_images", "image_file", "load_images", "prepare", "read_images"]
+
+PAD = 4
+"""Pixels of black border from which a training image is cut at random."""
+
+SMALLEST = 8
+"""Pixels: the network halves an image twice."""
+
+
+@dataclass(frozen=True)
+class ImageData:
+    """The images of one run on the training device, as uint8 (n, height, width, 3).
+
+    Attributes:
+        train: Training images with a black border of `PAD` pixels.
+        train_labels: int64, as the other labels.
+        validation: Images for the temperature; the training does not see them.
+        validation_labels: Theirs.
+        test: Test images.
+        test_labels: Theirs.
+        mean: (3,) Of the training images' values 0..255, without the border.
+        std: (3,) Standard deviation of the same.
+        n_classes: How many classes.
+        flip: Whether an image may be mirrored; not where it shows a digit.
+    """
+
+    train: Tensor
+    train_labels: Tensor
+    validation: Tensor
+    validation_labels: Tensor
+    test: Tensor
+    test_labels: Tensor
+    mean: Tensor
+    std: Tensor
+    n_classes: int
+    flip: bool
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """Return uint8 (n, height, width, 3) as float (n, 3, height, width), channels last in memory."""
+        return images.to(torch.float32).sub_(self.mean).div_(self.std).permute(0, 3, 1, 2)
+
+
+def load_images(name: str, data: str | os.PathLike[str] | None = None) -> Dataset:
+    """Return an image data set as `refocal.experiments.datasets.load` does.
+
+    Where there is no file of "cifar10-s", it is drawn from "cifar10" with a fixed seed: a tenth of the
+    training images of each class, and the whole test set.
+
+    Args:
+        name: Of the data set, or a file.
+        data: The folder of the files.
+    """
+    path = image_file(name, data)
+    if path is None:
+        path = fetch("cifar10" if name == "cifar10-s" else name).absolute()
+    return read_images(name, path)
+
+
+def image_file(name: str, data: str | os.PathLike[str] | None = None) -> Path | None:
+    """Return the file that `load_images` reads, as an absolute path; None if it would have to be fetched.
+
+    Args:
+        name: Of the data set, or a file.
+        data: The folder of the files.
+
+    Raises:
+        ValueError: If the name is neither in the registry nor a file of the folder.
+        FileNotFoundError: If a path or the folder is not there.
+    """
+    path = find(name, data)
+    if path is None and name == "cifar10-s":
+        path = find("cifar10", data)
+    return None if path is None else path.absolute()
+
+
+def read_images(name: str, path: Path) -> Dataset:
+    """Return an image data set from the file that `image_file` names."""
+    dataset = load(path)
+    if name != "cifar10-s" or path.stem != "cifar10":
+        return dataset
+    kept = _stratified(dataset.y, 0.1, seed=0)
+    return replace(dataset, name=name, X=dataset.X[kept], y=dataset.y[kept])
+
+
+def prepare(dataset: Dataset, validation: float, seed: int, device: str = "cpu") -> ImageData:
+    """Check images, hold out the validation part and put everything on the device.
+
+    The validation part is drawn class by class with the trial's seed: round(validation n_k) of the n_k
+    images of a class.
+
+    Args:
+        dataset: Images as uint8 (n, height, width, 3) with a test set.
+        validation: The part to hold out.
+        seed: Of the draw.
+        device: Where the images go.
+
+    Raises:
+        ValueError: If the images are of another shape or type, a label is outside the classes, there is no
+            test set, or a part would be empty.
+    """
+    name = dataset.name
+    if dataset.X_test is None or dataset.y_test is None:
+        raise ValueError(f"{name} has no test set; X_test and y_test are needed")
+    for part, images, labels in (
+        ("X", dataset.X, dataset.y),
+        ("X_test", dataset.X_test, dataset.y_test),
+    ):
+        shape = tuple(images.shape)
+        if images.dtype != np.uint8 or len(shape) != 4 or shape[3] != 3 or min(shape[1:3]) < SMALLEST:
+            raise ValueError(
+                f"{part} of {name} must be uint8 images (n, height, width, 3) of at least {SMALLEST} x "
+                f"{SMALLEST} pixels, got {images.dtype} {shape}"
+            )
+        if labels.shape != shape[:1]:
+            raise ValueError(f"{name} must have one label an image in {part}, got {labels.shape} for {shape}")
+        outside = labels[(labels < 0) | (labels >= dataset.n_classes)]
+        if outside.size:
+            raise ValueError(f"labels of {name} must be within 0..{dataset.n_classes - 1}, got {outside[0]}")
+    if dataset.X.shape[1:] != dataset.X_test.shape[1:]:
+        raise ValueError(
+            f"training and test images of {name} must have one size, got {dataset.X.shape[1:]} and "
+            f"{dataset.X_test.shape[1:]}"
+        )
+    held_out = _stratified(dataset.y, validation, seed)
+    if held_out.all() or not held_out.any():
+        raise ValueError(f"{name} has too few images for a validation part of {validation}: {len(held_out)}")
+    train = np.ascontiguousarray(dataset.X[~held_out])
+    pixels = train.reshape(-1, 3)
+    mean = pixels.mean(0, dtype=np.float64)
+    std = np.sqrt(np.maximum((pixels.astype(np.float64) ** 2).mean(0) - mean**2, 1.0))
+
+    def put(values: Any, dtype: torch.dtype | None = None) -> Tensor:
+        return torch.as_tensor(np.asarray(values), dtype=dtype).to(device)
+
+    return ImageData(
+        F.pad(put(train), (0, 0, PAD, PAD, PAD, PAD)),
+        put(dataset.y[~held_out], torch.int64),
+        put(dataset.X[held_out]),
+        put(dataset.y[held_out], torch.int64),
+        put(dataset.X_test),
+        put(dataset.y_test, torch.int64),
+        put(mean, torch.float32),
+        put(std, torch.float32),
+        dataset.n_classes,
+        not name.startswith("svhn"),
+    )
+
+
+def _stratified(labels: np.ndarray[Any, Any], part: float, seed: int) -> np.ndarray[Any, Any]:
+    """Return a mask with about ``part`` of each class."""
+    rng = np.random.default_rng(seed)
+    chosen = np.zeros(len(labels), dtype=bool)
+    for k in np.unique(labels):
+        rows = rng.permutation(np.flatnonzero(labels == k))
+        chosen[rows[: round(part * len(rows))]] = True
+    return chosen
+
+
+def augment(data: ImageData, rows: Tensor, shift: Tensor, mirror: Tensor) -> Tensor:
+    """Cut each image out of its border at its own place, mirror some, and normalise: one gather a batch.
+
+    Args:
+        data: Whose training images.
+        rows: (n,) Which of them.
+        shift: (n, 2) First row and column of the cut, 0..2 PAD.
+        mirror: (n,) bool: Which are mirrored left to right.
+
+    Returns:
+        Float (n, 3, height, width).
+    """
+    _, padded_height, padded_width, _ = data.train.shape
+    height, width = padded_height - 2 * PAD, padded_width - 2 * PAD
+    i = torch.arange(height, device=rows.device)
+    j = torch.arange(width, device=rows.device).expand(len(rows), width)
+    j = torch.where(mirror[:, None], width - 1 - j, j) + shift[:, 1:]
+    lines = (rows * padded_height + shift[:, 0])[:, None] + i
+    pixels = (lines * padded_width)[:, :, None] + j[:, None, :]
+    cut = data.train.view(-1, 3).index_select(0, pixels.view(-1))
+    return data.normalise(cut.view(len(rows), height, width, 3))

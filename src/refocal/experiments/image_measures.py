@@ -1,0 +1,204 @@
+"""Numbers of the image experiments, from the stored logits: every paradigm, raw and with Psi."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from refocal import CalibrationStats, Focal, FocalTemperatureScaling, TemperatureScaling, choose_calibration
+from refocal.experiments.runs import Run
+from refocal.metrics import error_rate, nll
+
+__all__ = ["OWN", "TITLES", "Advice", "Group", "Measure", "measure_group"]
+
+N_BINS = 10
+"""As in the paper."""
+
+OWN = ("gamma", "paradigm", "label_smoothing", "seed")
+"""What differs between the runs of a group."""
+
+TITLES = {"standard": "Standard", "ts_fl": "TS_FL", "ts_nll": "TS_NLL", "focal_ts": "focal TS", "ls": "LS"}
+"""The paradigms as they are called in tables."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """The test set under one run, one paradigm and one way to read its scores.
+
+    Attributes:
+        paradigm: "standard", "ts_fl", "ts_nll", "focal_ts" (T by the NLL of Psi) or "ls".
+        link: "raw" is the softmax, "psi" its Psi, "unsmoothed" Psi with the label smoothing taken out.
+        gamma: Of the training.
+        seed: The trial.
+        temperature: T, fitted on the validation part; 1 without temperature scaling.
+        error: The part of wrong predictions.
+        ece: With 10 bins.
+        nll: The mean over the rows, in nats. The paper has the sum.
+        classwise_ece: With 10 bins.
+        stats: The bins.
+    """
+
+    paradigm: str
+    link: str
+    gamma: float
+    seed: int
+    temperature: float
+    error: float
+    ece: float
+    nll: float
+    classwise_ece: float
+    stats: CalibrationStats
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What the selector says of a run, from its validation part, and what that gives on the test set."""
+
+    paradigm: str
+    gamma: float
+    seed: int
+    winner: str
+    clear: bool
+    temperature: float
+    ece_raw: float
+    ece_advised: float
+    nll_raw: float
+    nll_advised: float
+    best_nll: str
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs of one data set, model and schedule, measured.
+
+    Attributes:
+        name: Of its files.
+        config: What all runs have in common.
+        measures: Of every run, paradigm and link.
+        advice: One a run.
+        skipped: Temperatures that could not be fitted, with the reason.
+        seconds: Seconds an epoch, the median over the runs.
+        threads: Of the runs, on ``device``.
+        device: Where they were trained.
+        n: Images for training, validation and test.
+    """
+
+    name: str
+    config: dict[str, Any]
+    measures: tuple[Measure, ...]
+    advice: tuple[Advice, ...]
+    skipped: tuple[str, ...]
+    seconds: float
+    threads: int
+    device: str
+    n: tuple[int, int, int]
+
+    def values(self, metric: str, paradigm: str, link: str) -> dict[float, list[float]]:
+        """Return a metric's values over the trials, for each gamma that has any."""
+        found: dict[float, list[float]] = {}
+        for measure in sorted(self.measures, key=lambda m: (m.gamma, m.seed)):
+            if (measure.paradigm, measure.link) == (paradigm, link):
+                found.setdefault(measure.gamma, []).append(getattr(measure, metric))
+        return found
+
+    def means(self, metric: str, paradigm: str, link: str) -> dict[float, float]:
+        """Return the mean over the trials, for each gamma that has any."""
+        return {gamma: float(np.mean(v)) for gamma, v in self.values(metric, paradigm, link).items()}
+
+
+def measure_group(name: str, runs: Sequence[Run]) -> Group:
+    """Measure runs that differ in gamma, paradigm and trial only.
+
+    Args:
+        name: Of the group.
+        runs: At least one, with their arrays.
+
+    Returns:
+        The numbers of every table and figure.
+    """
+    measures: list[Measure] = []
+    advice: list[Advice] = []
+    skipped: list[str] = []
+    for run in sorted(runs, key=lambda r: (r.config["gamma"], r.config["paradigm"], r.config["seed"])):
+        found, problems = _measure(run)
+        measures += found
+        skipped += problems
+        advice.append(_advise(run))
+    result = runs[0].result
+    return Group(
+        name,
+        {key: value for key, value in runs[0].config.items() if key not in OWN},
+        tuple(measures),
+        tuple(advice),
+        tuple(skipped),
+        float(np.median([run.result["seconds_per_epoch"] for run in runs])),
+        result["threads"],
+        result["device"],
+        (result["n_train"], result["n_validation"], result["n_test"]),
+    )
+
+
+def _measure(run: Run) -> tuple[list[Measure], list[str]]:
+    """Read the test logits of a run in every way."""
+    gamma, paradigm, seed = run.config["gamma"], run.config["paradigm"], run.config["seed"]
+    smoothing = run.config["label_smoothing"]
+    arrays = run.arrays()
+    z, y = arrays["test_logits"].astype(np.float64), arrays["test_labels"].astype(np.int64)
+    raw, psi = Focal(0.0), Focal(gamma)
+    plan: list[tuple[str, Any, dict[str, Focal]]] = [(paradigm, None, {"raw": raw, "psi": psi})]
+    if smoothing:
+        plan[0][2]["unsmoothed"] = Focal(gamma, label_smoothing=smoothing)
+    else:
+        plan += [
+            ("ts_fl", TemperatureScaling("focal", gamma=gamma), {"raw": raw, "psi": psi}),
+            ("ts_nll", TemperatureScaling("nll"), {"raw": raw, "psi": psi}),
+            ("focal_ts", FocalTemperatureScaling(gamma), {"psi": psi}),
+        ]
+    measures, problems = [], []
+    for title, scaling, links in plan:
+        temperature = 1.0
+        if scaling is not None:
+            try:
+                scaling.fit(arrays["validation_logits"], arrays["validation_labels"].astype(np.int64))
+            except ValueError as error:
+                problems.append(f"{TITLES[title]} of gamma {gamma:g}, trial {seed}: {error}")
+                continue
+            temperature = scaling.temperature_
+        for link, objective in links.items():
+            probs = objective.posterior(z / temperature)
+            stats = CalibrationStats(N_BINS, z.shape[1]).update(probs, y)
+            numbers = (error_rate(probs, y), stats.ece(), nll(probs, y), stats.classwise_ece())
+            measures.append(Measure(title, link, gamma, seed, temperature, *numbers, stats))
+    return measures, problems
+
+
+def _advise(run: Run) -> Advice:
+    """Ask the selector with the validation part, and see on the test set what its advice is worth."""
+    gamma, paradigm, seed = run.config["gamma"], run.config["paradigm"], run.config["seed"]
+    objective = Focal(gamma, label_smoothing=run.config["label_smoothing"])
+    arrays = run.arrays()
+    labels = arrays["validation_labels"].astype(np.int64)
+    selection = choose_calibration(arrays["validation_logits"].astype(np.float64), labels, objective)
+    z, y = arrays["test_logits"].astype(np.float64), arrays["test_labels"].astype(np.int64)
+    probs = {method.name: selection.apply(z, method=method.name) for method in selection.methods}
+    losses = {name: nll(p, y) for name, p in probs.items()}
+    eces = {name: CalibrationStats(N_BINS).update(p, y).ece() for name, p in probs.items()}
+    winner = selection.method(selection.winner)
+    return Advice(
+        paradigm,
+        gamma,
+        seed,
+        winner.name,
+        selection.clear,
+        winner.temperature,
+        eces["raw"],
+        eces[winner.name],
+        losses["raw"],
+        losses[winner.name],
+        min(losses, key=lambda name: losses[name]),
+        selection.sentence,
+    )

@@ -1,0 +1,275 @@
+"""Tables and figures of the image experiments, made from the stored logits without training again."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import os
+from collections.abc import Iterable
+from dataclasses import fields
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from refocal.experiments._outputs import csv_bytes, figure_files, write_outputs
+from refocal.experiments.datasets import source
+from refocal.experiments.image_measures import OWN, TITLES, Advice, Group, Measure, measure_group
+from refocal.experiments.runs import Run, read_runs
+from refocal.plots import new_figure, plot_boxes, plot_raw_psi
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["group_runs", "published_errors", "report_text", "write_image_report"]
+
+LINKS = {"raw": "raw", "psi": "Psi", "unsmoothed": "Psi, smoothing taken out"}
+METRICS = {"ece": "ECE", "nll": "NLL", "classwise_ece": "CW-ECE"}
+
+
+def published_errors(dataset: str, model: str) -> dict[tuple[str, float], tuple[float, float]]:
+    """Return the paper's classification errors: mean and standard error in percent, by paradigm and gamma.
+
+    Args:
+        dataset: A name of the registry; one that is not in the paper has no errors.
+        model: "resnet8", "resnet20", "resnet44" or "resnet110".
+
+    Example:
+        >>> published_errors("cifar10-s", "resnet8")["standard", 2.0]
+        (26.45, 0.8)
+    """
+    try:
+        paper = source(dataset).paper
+    except ValueError:
+        return {}
+    gammas = {"CE": 0.0, "FL-1": 1.0, "FL-2": 2.0, "FL-3": 3.0}
+    text = resources.files("refocal.experiments").joinpath("published.csv").read_text(encoding="utf-8")
+    return {
+        (row["paradigm"], gammas[row["method"]]): (float(row["mean"]), float(row["se"]))
+        for row in csv.DictReader(text.splitlines())
+        if (row["dataset"], row["model"], row["metric"]) == (paper, model, "err")
+    }
+
+
+def group_runs(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """Return the image runs that differ in gamma, paradigm and trial only, by a name for their files."""
+    together: dict[str, list[Run]] = {}
+    for run in runs:
+        if run.config.get("experiment") == "images":
+            common = sorted((key, str(value)) for key, value in run.config.items() if key not in OWN)
+            together.setdefault(str(common), []).append(run)
+    groups: dict[str, list[Run]] = {}
+    for _, some in sorted(together.items()):
+        config = some[0].config
+        name = f"{Path(config['dataset']).stem}-{config['model']}-{config['epochs']}"
+        names = itertools.chain([name], (f"{name}-{i}" for i in itertools.count(2)))
+        groups[next(one for one in names if one not in groups)] = some
+    return groups
+
+
+def write_image_report(
+    out: str | os.PathLike[str], report: str | os.PathLike[str] | None = None
+) -> list[Path]:
+    """Make the tables and figures of every finished image run of a folder.
+
+    Files: ``README.md`` (all tables, what the paper says and whether it shows), ``measures.csv``,
+    ``advice.csv``, and for each data set, model and schedule ``reliability-*`` and ``boxes-*`` (PNG, PDF).
+
+    Args:
+        out: The folder that `refocal.experiments.images.sweep_images` wrote to.
+        report: The folder of the report; by default the same.
+
+    Returns:
+        The files.
+
+    Raises:
+        FileNotFoundError: If no image run is finished in the folder.
+    """
+    groups = [measure_group(name, runs) for name, runs in group_runs(read_runs(out)).items()]
+    if not groups:
+        raise FileNotFoundError(f"no image run is finished in {out}")
+    columns = [field.name for field in fields(Measure) if field.name != "stats"]
+    contents = {
+        "README.md": "\n".join(line for group in groups for line in report_text(group)).encode() + b"\n",
+        "measures.csv": csv_bytes(
+            ["group", *columns],
+            ([g.name, *(getattr(m, c) for c in columns)] for g in groups for m in g.measures),
+        ),
+        "advice.csv": csv_bytes(
+            ["group", *(field.name for field in fields(Advice))],
+            ([g.name, *(getattr(a, f.name) for f in fields(Advice))] for g in groups for a in g.advice),
+        ),
+    }
+    for group in groups:
+        contents |= figure_files(f"reliability-{group.name}", _reliability(group))
+        contents |= figure_files(f"boxes-{group.name}", _boxes(group))
+    return write_outputs(out if report is None else report, contents)
+
+
+def _reliability(group: Group) -> Figure:
+    """Rows Standard, TS_FL, LS; columns gamma; the first trial that is there."""
+    rows = [p for p in ("standard", "ts_fl", "ls") if group.values("ece", p, "raw")]
+    gammas = sorted({measure.gamma for measure in group.measures})
+    figure = new_figure(3.0 * len(gammas), 3.2 * len(rows))
+    axes = figure.subplots(len(rows), len(gammas), squeeze=False)
+    for row, paradigm in zip(axes, rows, strict=True):
+        for ax, gamma in zip(row, gammas, strict=True):
+            trials = [m for m in group.measures if (m.paradigm, m.gamma) == (paradigm, gamma)]
+            if not trials:
+                ax.set_axis_off()
+                continue
+            seed = min(m.seed for m in trials)
+            raw, psi = (
+                next(m.stats for m in trials if (m.link, m.seed) == (link, seed)) for link in ("raw", "psi")
+            )
+            title = (
+                rf"{TITLES[paradigm]}, $\gamma$ = {gamma:g}"
+                "\n"
+                rf"ECE-raw {raw.ece():.3f}, ECE-$\Psi$ {psi.ece():.3f}"
+            )
+            plot_raw_psi(raw, psi, ax=ax, title=title)
+    return figure
+
+
+def _boxes(group: Group) -> Figure:
+    """Rows ECE, NLL, CW-ECE; columns Standard, TS_FL, LS."""
+    columns = [p for p in ("standard", "ts_fl", "ls") if group.values("ece", p, "raw")]
+    figure = new_figure(3.6 * len(columns), 2.6 * len(METRICS))
+    axes = figure.subplots(len(METRICS), len(columns), squeeze=False)
+    for row, (metric, label) in zip(axes, METRICS.items(), strict=True):
+        for ax, paradigm in zip(row, columns, strict=True):
+            series = {
+                name: {f"{g:g}": v for g, v in group.values(metric, paradigm, link).items()}
+                for name, link in (("raw", "raw"), (r"$\Psi$", "psi"))
+            }
+            plot_boxes(series, ax=ax, xlabel=r"$\gamma$", ylabel=label, title=TITLES[paradigm])
+    return figure
+
+
+def report_text(group: Group) -> Iterable[str]:
+    """Give the lines of a group's tables, in Markdown."""
+    config, trials = group.config, len({measure.seed for measure in group.measures})
+    yield f"# {config['dataset']}, {config['model']}, {config['epochs']} epochs"
+    yield ""
+    yield (
+        f"{group.n[0]} training, {group.n[1]} validation and {group.n[2]} test images; up to {trials} "
+        f"trial(s) a setting. SGD, momentum {config['momentum']}, weight decay {config['weight_decay']}, "
+        f"batch {config['batch_size']}, learning rate {config['lr']} divided by 10 after epochs "
+        f"{' and '.join(map(str, config['milestones']))}. Median {group.seconds:.1f} s an epoch on "
+        f"{group.device} with {group.threads} thread(s)."
+    )
+    yield from ["", "```", _command(group), "```"]
+    yield from _errors(group)
+    for metric, title in METRICS.items():
+        yield from _calibration(group, metric, title)
+    yield from _directions(group)
+    yield from _advice_table(group)
+    if group.skipped:
+        yield from ["", "## Left out", "", *(f"- {line}" for line in group.skipped)]
+    yield ""
+    yield f"![Reliability diagrams of the first trial](reliability-{group.name}.png)"
+    yield ""
+    yield f"![Box plots over the trials](boxes-{group.name}.png)"
+    yield ""
+
+
+def _command(group: Group) -> str:
+    """Return the command that makes the runs of a group with the paper's other settings."""
+    config = group.config
+    gammas = " ".join(f"{gamma:g}" for gamma in sorted({a.gamma for a in group.advice}))
+    paradigms = " ".join(p for p in ("standard", "ls") if any(a.paradigm == p for a in group.advice))
+    return (
+        f"refocal reproduce images --dataset {config['dataset']} --model {config['model']} --gamma {gammas} "
+        f"--paradigm {paradigms} --trials {max(a.seed for a in group.advice) + 1} --epochs {config['epochs']}"
+    )
+
+
+def _errors(group: Group) -> Iterable[str]:
+    published = published_errors(group.config["dataset"], group.config["model"])
+    yield from ["", "## Test error in percent", ""]
+    yield "Mean (standard error) over the trials; the paper's are means of 10 trials of the full schedule."
+    yield from ["", "| paradigm | gamma | trials | here | paper | difference |", "|---|---|---|---|---|---|"]
+    for paradigm in ("standard", "ls"):
+        for gamma, values in group.values("error", paradigm, "raw").items():
+            here = 100 * np.array(values)
+            spread = f" ({here.std(ddof=1) / np.sqrt(len(here)):.2f})" if len(here) > 1 else ""
+            mean, se = published.get((paradigm, gamma), (None, None))
+            paper = "-" if mean is None else f"{mean:.2f} ({se:.2f})"
+            gap = "-" if mean is None else f"{here.mean() - mean:+.2f}"
+            cells = (
+                TITLES[paradigm],
+                f"{gamma:g}",
+                str(len(here)),
+                f"{here.mean():.2f}{spread}",
+                paper,
+                gap,
+            )
+            yield f"| {' | '.join(cells)} |"
+
+
+def _calibration(group: Group, metric: str, title: str) -> Iterable[str]:
+    gammas = sorted({measure.gamma for measure in group.measures})
+    yield from ["", f"## {title} on the test set, mean over the trials", ""]
+    yield f"| paradigm | scores | {' | '.join(f'gamma {gamma:g}' for gamma in gammas)} |"
+    yield "|---|---|" + "---|" * len(gammas)
+    for paradigm, name in TITLES.items():
+        for link, scores in LINKS.items():
+            means = group.means(metric, paradigm, link)
+            if means:
+                cells = (f"{means[gamma]:.4f}" if gamma in means else "-" for gamma in gammas)
+                yield f"| {name} | {scores} | {' | '.join(cells)} |"
+    if metric == "nll" and any(np.isinf(measure.nll) for measure in group.measures):
+        yield ""
+        yield "inf: a label of the test set has probability 0 once the smoothing is taken out."
+
+
+def _directions(group: Group) -> Iterable[str]:
+    """Say of each direction of the paper whether it shows here, with the numbers."""
+    ece = {
+        (paradigm, link): group.means("ece", paradigm, link)
+        for paradigm in ("standard", "ts_fl", "ls")
+        for link in ("raw", "psi")
+    }
+    yield from ["", "## The directions of the paper", ""]
+    yield from ["| what the paper finds | here | ECE |", "|---|---|---|"]
+    ls = ece["ls", "raw"]
+    if len(ls) > 1:
+        grows = all(a < b for a, b in itertools.pairwise(ls.values()))
+        numbers = ", ".join(f"{value:.4f} (gamma {gamma:g})" for gamma, value in ls.items())
+        yield f"| LS: the raw ECE grows with gamma | {_shows(grows)} | {numbers} |"
+    for text, better, worse in (
+        ("LS: Psi is better than raw", ("ls", "psi"), ("ls", "raw")),
+        ("TS_FL without Psi is worse than Standard", ("standard", "raw"), ("ts_fl", "raw")),
+        ("TS_FL with Psi is better than without", ("ts_fl", "psi"), ("ts_fl", "raw")),
+        ("TS_FL with Psi is better than Standard", ("ts_fl", "psi"), ("standard", "raw")),
+    ):
+        for gamma in ece[better]:
+            if gamma > 0 and gamma in ece[worse]:
+                a, b = ece[better][gamma], ece[worse][gamma]
+                yield f"| {text}, gamma {gamma:g} | {_shows(a < b)} | {a:.4f} against {b:.4f} |"
+
+
+def _shows(it_does: bool) -> str:
+    return "yes" if it_does else "**no**"
+
+
+def _advice_table(group: Group) -> Iterable[str]:
+    yield from ["", "## What the selector advises, from the validation part", ""]
+    head = ["paradigm", "gamma", "trial", "advice", "clear", "T", "test ECE: raw -> advised"]
+    head += ["test NLL: raw -> advised", "smallest test NLL"]
+    yield f"| {' | '.join(head)} |"
+    yield "|---" * len(head) + "|"
+    for a in group.advice:
+        cells = (
+            TITLES[a.paradigm],
+            f"{a.gamma:g}",
+            str(a.seed),
+            a.winner,
+            "yes" if a.clear else "no",
+            f"{a.temperature:.3f}",
+            f"{a.ece_raw:.4f} -> {a.ece_advised:.4f}",
+            f"{a.nll_raw:.4f} -> {a.nll_advised:.4f}",
+            a.best_nll,
+        )
+        yield f"| {' | '.join(cells)} |"

@@ -1,0 +1,175 @@
+"""Runs that several processes do together, started by ``torchrun``.
+
+The first process keeps the books. An error that every process knows of ends its run only, and the next run
+starts; an error in the middle of a training step is known to one process alone, while the others wait for its
+share of the batch, so that process ends, and with it the work of all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import distributed as dist
+
+from refocal.experiments import runs
+from refocal.experiments.store import canonical
+
+__all__ = ["GroupError", "agreed", "from_first", "process_group", "sweep_together"]
+
+T = TypeVar("T")
+
+
+class GroupError(ValueError):
+    """What one process could not do, raised by all of them at the same place."""
+
+
+@contextlib.contextmanager
+def process_group(device: str) -> Iterator[tuple[int, int]]:
+    """Join the processes that torchrun has started; give this one's number and how many there are.
+
+    Processes that have joined already stay joined: a group is not opened a second time at the same address.
+    """
+    if dist.is_initialized():
+        yield dist.get_rank(), dist.get_world_size()
+        return
+    world = int(os.environ.get("WORLD_SIZE", 1))
+    if world == 1:
+        yield 0, 1
+        return
+    on_gpu = torch.cuda.is_available() and device != "cpu"
+    # Tensors on GPUs go through NCCL, and the words of `from_first` and `agreed` through gloo.
+    dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
+    try:
+        yield dist.get_rank(), world
+    except Exception:
+        dist.destroy_process_group()
+        raise
+    # SystemExit and KeyboardInterrupt are not waited for: the other processes may be anywhere.
+    dist.destroy_process_group()
+
+
+def from_first(make: Callable[[], T]) -> T:
+    """Return on every process what the first one makes.
+
+    Raises:
+        GroupError: If that fails. Without other processes the error itself.
+    """
+    if not dist.is_initialized():
+        return make()
+    box: list[Any] = [None, None]
+    error: Exception | None = None
+    if dist.get_rank() == 0:
+        try:
+            box[0] = make()
+        except Exception as caught:
+            error, box[1] = caught, str(caught)
+    dist.broadcast_object_list(box, src=0)
+    if box[1] is not None:
+        raise GroupError(box[1]) from error
+    made: T = box[0]
+    return made
+
+
+@contextlib.contextmanager
+def agreed() -> Iterator[None]:
+    """Let every process fail where one of them does. Inside, no process may wait for another.
+
+    Raises:
+        GroupError: If one process raises inside. Without other processes the error itself.
+    """
+    if not dist.is_initialized():
+        yield
+        return
+    error: Exception | None = None
+    try:
+        yield
+    except Exception as caught:
+        error = caught
+    texts: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(texts, None if error is None else f"{type(error).__name__}: {error}")
+    first = next((text for text in texts if text is not None), None)
+    if first is not None:
+        raise GroupError(first) from error
+
+
+def sweep_together(
+    configs: Sequence[dict[str, Any]], run: Callable[[dict[str, Any]], Any], out: str | os.PathLike[str]
+) -> list[runs.Run]:
+    """Do runs one after the other, each with all processes.
+
+    Args:
+        configs: The same on every process.
+        run: Its errors have to be `GroupError`; any other ends this process with exit code 1.
+        out: The folder of the results, of the first process.
+
+    Returns:
+        The finished runs on the first process, none on the others.
+
+    Raises:
+        SweepError: At the end and on every process, if runs failed.
+        GroupError: If the first process cannot keep its books.
+    """
+    finished: list[runs.Run] = []
+    failures: dict[str, str] = {}
+    for config in configs:
+        ended: list[str | None] = [None, None]  # why the run failed, why nothing can be kept any more
+        if dist.get_rank() == 0:
+            told = []
+
+            def start(config: dict[str, Any], told: list[bool] = told) -> Any:
+                told.append(True)
+                _tell(True)
+                return _or_leave(run, config)
+
+            try:
+                finished += runs.sweep([config], start, out, progress=False)
+            except runs.SweepError as error:
+                ended[0] = next(iter(error.failures.values()))
+            except Exception as error:
+                ended[1] = str(error)
+            if not told:  # it is finished, by this sweep or by another one, or the folder cannot be used
+                _tell(False)
+        elif _tell():
+            with contextlib.suppress(GroupError):
+                _or_leave(run, config)
+        dist.broadcast_object_list(ended, src=0)
+        failure, stop = ended
+        if stop is not None:
+            raise GroupError(stop)
+        if failure is not None:
+            failures[runs.run_key(config)] = f"{canonical(config)}: {failure.strip().splitlines()[-1]}"
+    if failures:
+        raise runs.SweepError(
+            f"{len(failures)} of {len(configs)} runs failed, the others are kept in {Path(out) / 'runs'}; "
+            f"the first: {next(iter(failures.values()))}",
+            failures,
+        )
+    return finished
+
+
+def _tell(go: bool = False) -> bool:
+    """Return on every process what the first one says: whether the run starts."""
+    said = [go]
+    dist.broadcast_object_list(said, src=0)
+    return said[0]
+
+
+def _or_leave(run: Callable[[dict[str, Any]], Any], config: dict[str, Any]) -> Any:
+    """Do a run; leave the program at an error that the other processes do not know of."""
+    try:
+        return run(config)
+    except GroupError:
+        raise
+    except Exception as error:
+        print(
+            f"refocal: process {dist.get_rank()} cannot go on in {canonical(config)}: "
+            f"{type(error).__name__}: {error}; finished runs and the last checkpoint are kept",
+            file=sys.stderr,
+        )
+        raise SystemExit(1) from None

@@ -1,0 +1,413 @@
+import errno
+import functools
+import os
+import platform
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from refocal.experiments import images
+from refocal.experiments.datasets import Dataset, load
+from refocal.experiments.image_data import PAD, augment, prepare
+from refocal.experiments.images import image_configs, run_image, sweep_images
+from refocal.experiments.resnet import MODELS, build_model
+from refocal.experiments.runs import SweepError, read_runs, run_key
+
+SIZE = 8
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A file of images whose class is their colour, with noise."""
+    rng = np.random.default_rng(0)
+
+    def draw(n):
+        y = np.arange(n) % 4
+        x = rng.integers(0, 150, (n, SIZE, SIZE, 3)) + 100 * np.eye(4, 3, dtype=int)[y][:, None, None]
+        return x.astype(np.uint8), y
+
+    path = tmp_path_factory.mktemp("data") / "tiny.npz"
+    (x, y), (x_test, y_test) = draw(52), draw(20)
+    np.savez(path, X_train=x, y_train=y, X_test=x_test, y_test=y_test)
+    return path
+
+
+def config_of(path, **changes):
+    """One small training: 45 images in batches of 13, so that the last is smaller; learning rate in steps."""
+    config = image_configs(str(path), "resnet8", [2], ["standard"], 1, 4, batch_size=13, validation=0.15)[0]
+    return config | {"milestones": [2, 3]} | changes
+
+
+# Configs
+
+
+def test_the_papers_schedule():
+    (cifar,) = image_configs("CIFAR10", "resnet110", [2], ["ls"], 1)
+    assert (cifar["dataset"], cifar["epochs"], cifar["milestones"]) == ("cifar10", 200, [80, 150])
+    assert (cifar["lr"], cifar["momentum"], cifar["weight_decay"], cifar["batch_size"]) == (
+        0.1,
+        0.9,
+        5e-4,
+        128,
+    )
+    assert cifar["label_smoothing"] == 0.1
+    (svhn,) = image_configs("SVHN", "resnet8", [2], ["standard"], 1)
+    assert (svhn["dataset"], svhn["epochs"], svhn["milestones"]) == ("svhn", 50, [25, 40])
+    assert svhn["label_smoothing"] == 0.0
+    assert image_configs("svhn", epochs=10)[0]["milestones"] == [5, 8]
+
+
+def test_the_grid_is_whole_and_temperature_scaling_trains_nothing():
+    configs = image_configs("cifar10", "resnet20", [0, 1, 2, 3], ["standard", "ts_fl", "ts_nll", "ls"], 10)
+    assert len({run_key(config) for config in configs}) == len(configs) == 4 * 2 * 10
+    assert [config["seed"] for config in configs] == sorted(config["seed"] for config in configs)
+    assert [c["seed"] for c in image_configs(gammas=[0], paradigms=["ls"], trials=[4, 7])] == [4, 7]
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"model": "vgg"}, "model must be one of resnet8, resnet20, resnet44, resnet110, got 'vgg'"),
+        ({"paradigms": ["mixup"]}, "paradigm must be one of standard, ts_fl, ts_nll, ls, got 'mixup'"),
+        ({"gammas": [-1]}, "gamma must be finite and >= 0, got -1.0"),
+        ({"gammas": [float("nan")]}, "gamma must be finite and >= 0, got nan"),
+        ({"epochs": 0}, "epochs must be >= 1, got 0"),
+        ({"trials": 0}, "trials must be >= 1, got 0"),
+        ({"batch_size": 1}, "batch_size must be >= 2, got 1"),
+        ({"lr": 0.0}, "lr must be finite and > 0, got 0.0"),
+        ({"validation": 1.0}, r"validation must be in \(0, 1\), got 1.0"),
+        ({"precision": "int8"}, "precision must be 'float32' or 'bfloat16', got 'int8'"),
+    ],
+)
+def test_bad_options(changes, message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        image_configs(**changes)
+
+
+# Training
+
+
+def test_bad_files(tmp_path, tiny):
+    with pytest.raises(FileNotFoundError, match=r"missing\.npz is not there"):
+        run_image(config_of(tmp_path / "missing.npz"))
+    (tmp_path / "cut.npz").write_bytes(tiny.read_bytes()[:2000])
+    with pytest.raises(ValueError, match=r"cut\.npz"):
+        run_image(config_of(tmp_path / "cut.npz"))
+
+
+@pytest.mark.parametrize(
+    "name, flip", [("svhn", False), ("svhn-s", False), ("cifar10", True), ("mine", True)]
+)
+def test_digits_are_not_mirrored(name, flip, monkeypatch, tmp_path):
+    seen = []
+
+    def spy(data, rows, shift, mirror):
+        seen.append(mirror)
+        return augment(data, rows, shift, mirror)
+
+    monkeypatch.setattr(images, "augment", spy)
+    x, y = np.zeros((200, SIZE, SIZE, 3), np.uint8), np.arange(200) % 4
+    given = Dataset(name, x, y, 4, x[:4], y[:4])
+    monkeypatch.setattr(images, "load_images", lambda *_: given)
+    run_image(config_of("any") | {"epochs": 1, "batch_size": 200})
+    assert bool(torch.cat(seen).any()) is flip
+    assert not torch.cat(seen).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("paradigm", ["standard", "ls"])
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model_and_paradigm(tiny, tmp_path, model, paradigm):
+    configs = image_configs(str(tiny), model, [0, 3], [paradigm], 1, 1, batch_size=64)
+    for run in sweep_images(configs, tmp_path):
+        assert run.result["n_train"] + run.result["n_validation"] == 52
+        assert np.isfinite(run.result["train_loss"]).all()
+        arrays = run.arrays()
+        assert arrays["test_logits"].shape == (20, 4)
+        assert arrays["validation_logits"].shape == (run.result["n_validation"], 4)
+        wrong = arrays["test_logits"].argmax(1) != np.arange(20) % 4
+        assert run.result["error"] == wrong.mean()
+    assert not (tmp_path / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_training_is_that_of_a_plain_script(tiny, tmp_path, smoothing):
+    config = config_of(tiny, gamma=0.0, label_smoothing=smoothing, seed=5, lr=0.01)
+    result, _ = run_image(config, checkpoints=tmp_path)
+    trained = torch.load(tmp_path / f"{run_key(config)}.pt", weights_only=True)["model"]
+
+    data = prepare(load(tiny), config["validation"], 5)
+    torch.manual_seed(5)
+    model = build_model("resnet8", 4).to(memory_format=torch.contiguous_format)
+    generator = torch.Generator().manual_seed(5)
+    momentum = [torch.zeros_like(p) for p in model.parameters()]
+    for epoch, lr in enumerate([0.01, 0.01, 0.001, 0.0001]):
+        order = torch.randperm(44, generator=generator)
+        shift = torch.randint(0, 2 * PAD + 1, (44, 2), generator=generator)
+        mirror = torch.rand(44, generator=generator) < 0.5
+        mean = 0.0
+        for rows, s, m in zip(order.split(13), shift.split(13), mirror.split(13), strict=True):
+            logits = model(augment(data, rows, s, m).contiguous())
+            loss = F.cross_entropy(logits, data.train_labels[rows], label_smoothing=smoothing)
+            mean += loss.item() * len(rows) / 44
+            gradients = torch.autograd.grad(loss, list(model.parameters()))
+            with torch.no_grad():
+                for p, g, v in zip(model.parameters(), gradients, momentum, strict=True):
+                    v.mul_(0.9).add_(g + 5e-4 * p)
+                    p.sub_(lr * v)
+        assert result["train_loss"][epoch] == pytest.approx(mean, rel=1e-5)
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(trained[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_it_learns(tiny):
+    result, _ = run_image(config_of(tiny, epochs=10, milestones=[8, 9], lr=0.01))
+    assert result["train_loss"][-1] < 0.2 * result["train_loss"][0]
+    assert result["error"] == 0
+
+
+def test_threads_and_random_state_are_given_back(tiny):
+    before, state = torch.get_num_threads(), torch.get_rng_state()
+    run_image(config_of(tiny, epochs=1), threads=before + 1)
+    assert torch.get_num_threads() == before
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+KILLED = """
+import os, signal, sys
+from refocal.experiments import images
+step = 0
+augment = images.augment
+def count(*arguments):
+    global step
+    step += 1
+    if step == int(sys.argv[3]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return augment(*arguments)
+images.augment = count
+config, = images.image_configs(sys.argv[1], "resnet8", [2], ["ls"], 1, 4, batch_size=13, validation=0.15)
+images.run_image(config, checkpoints=sys.argv[2])
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_training_resumes_to_the_same_bits(tiny, tmp_path):
+    (config,) = image_configs(str(tiny), "resnet8", [2], ["ls"], 1, 4, batch_size=13, validation=0.15)
+    step = int(np.random.default_rng(7).integers(5, 17))  # 4 epochs of 4 steps; the first epoch is over
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    process = subprocess.run([sys.executable, "-c", KILLED, str(tiny), str(killed), str(step)], check=False)
+    assert process.returncode == -signal.SIGKILL
+    name = f"{run_key(config)}.pt"
+    epochs = len(torch.load(killed / name, weights_only=True)["losses"])
+    assert epochs == (step - 1) // 4
+
+    result, arrays = run_image(config, checkpoints=killed)
+    expected, expected_arrays = run_image(config, checkpoints=whole)
+    assert result["train_loss"] == expected["train_loss"]
+    for key, value in expected_arrays.items():
+        assert np.array_equal(arrays[key], value)
+    a, b = (torch.load(folder / name, weights_only=True) for folder in (killed, whole))
+    assert all(torch.equal(a["model"][key], value) for key, value in b["model"].items())
+    for old, new in zip(a["optimizer"]["state"].values(), b["optimizer"]["state"].values(), strict=True):
+        assert torch.equal(old["momentum_buffer"], new["momentum_buffer"])
+    assert a["optimizer"]["param_groups"] == b["optimizer"]["param_groups"]
+    # The finished training is not done again, and another one is not the same.
+    assert run_image(config, checkpoints=killed)[0] == result
+    other, _ = run_image(config | {"seed": 1})
+    assert other["train_loss"] != expected["train_loss"]
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda old: old[: len(old) // 2], lambda old: b"", lambda old: b"x" * 999]
+)
+def test_a_damaged_checkpoint_counts_as_none(tiny, tmp_path, damage, capsys):
+    config = config_of(tiny, epochs=1)
+    expected, _ = run_image(config, checkpoints=tmp_path)
+    path = tmp_path / f"{run_key(config)}.pt"
+    path.write_bytes(damage(path.read_bytes()))
+    result, _ = run_image(config, checkpoints=tmp_path)
+    assert result["train_loss"] == expected["train_loss"]
+    assert f"refocal: {path} is no checkpoint" in capsys.readouterr().err
+
+
+def test_a_checkpoint_of_another_run_counts_as_none(tiny, tmp_path, capsys):
+    config, other = config_of(tiny, epochs=1), config_of(tiny, epochs=1, gamma=0.0)
+    run_image(config, checkpoints=tmp_path)
+    shutil.copy(tmp_path / f"{run_key(config)}.pt", tmp_path / f"{run_key(other)}.pt")
+    assert run_image(other, checkpoints=tmp_path)[0]["train_loss"] == run_image(other)[0]["train_loss"]
+    assert "it belongs to another run" in capsys.readouterr().err
+
+
+def test_mixed_precision_and_compile_reach_the_network(tiny, monkeypatch):
+    seen = []
+
+    class Enough(Exception):
+        pass
+
+    def compiled(model):
+        def network(x):
+            seen.append(torch.is_autocast_enabled("cpu"))
+            raise Enough
+
+        return network
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    for precision in ("bfloat16", "float32"):
+        with pytest.raises(Enough):
+            run_image(config_of(tiny, precision=precision), compile=True)
+    assert seen == [True, False]
+
+
+FAULTS = """
+import resource
+from refocal.experiments.images import keep_freed_memory
+import torch
+
+def faults():
+    counts = []
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        buffers = [torch.ones(1 << 21) for _ in range(10)]
+        del buffers
+        counts.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    return counts[-1]
+
+keep_freed_memory()
+print(faults())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries are left as they are")
+def test_freed_memory_is_kept():
+    command = [sys.executable, "-c", FAULTS]
+    process = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    assert int(process.stdout) < 200  # of the 20,000 pages of the buffers
+
+
+# Failures keep what is finished
+
+
+def test_a_diverging_run_fails_alone(tiny, tmp_path, capsys):
+    good, bad = config_of(tiny, epochs=1), config_of(tiny, epochs=1, lr=1e30)
+    with pytest.raises(
+        SweepError, match=r"1 of 2 runs failed.*the training loss is nan in epoch 1; lower lr"
+    ):
+        sweep_images([bad, good], tmp_path)
+    assert [run.config for run in read_runs(tmp_path)] == [good]
+    assert "FloatingPointError" in capsys.readouterr().err
+
+
+def test_no_room_for_checkpoints(tiny, tmp_path, monkeypatch, capsys):
+    first, second = config_of(tiny, epochs=1), config_of(tiny, epochs=1, gamma=1.0)
+    sweep_images([first], tmp_path)
+    monkeypatch.setattr(images.shutil, "disk_usage", lambda _: SimpleNamespace(free=1_000_000))
+    with pytest.raises(OSError, match=r"checkpoints need \d+ bytes in .*, and 1000000 are free") as error:
+        run_image(second, checkpoints=tmp_path / "checkpoints")
+    assert error.value.errno == errno.ENOSPC
+    with pytest.raises(SweepError, match="1 of 2 runs failed"):
+        sweep_images([first, second], tmp_path)
+    assert [run.config for run in read_runs(tmp_path)] == [first]
+    size = (tmp_path / "big.pt").write_bytes(checkpoint_bytes(tiny, first, tmp_path))
+    assert 2 * size <= 1_400_000  # what a checkpoint takes is what was asked for
+
+
+def checkpoint_bytes(tiny, config, folder):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(images.shutil, "disk_usage", lambda _: SimpleNamespace(free=10**12))
+        run_image(config, checkpoints=folder / "again")
+    return (folder / "again" / f"{run_key(config)}.pt").read_bytes()
+
+
+def test_a_full_disk_in_the_middle_keeps_the_last_checkpoint(tiny, tmp_path, monkeypatch):
+    config = config_of(tiny, epochs=2)
+    write = images.write_atomic
+    sizes = []
+
+    def full(path, content):
+        if sizes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sizes.append(len(content))
+        write(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(images, "write_atomic", full)
+        with pytest.raises(OSError, match=r"cannot write the checkpoint .*: No space left.* is kept"):
+            run_image(config, checkpoints=tmp_path)
+    assert len(torch.load(tmp_path / f"{run_key(config)}.pt", weights_only=True)["losses"]) == 1
+    assert run_image(config, checkpoints=tmp_path)[0]["train_loss"] == run_image(config)[0]["train_loss"]
+
+
+# Several processes
+
+
+SHARED = """
+import sys
+from refocal.experiments import images
+options = {"batch_size": 13, "validation": 0.15}
+configs = images.image_configs(sys.argv[1], "resnet8", [2], ["ls"], 1, 1, **options)
+images.sweep_images(configs * 2, sys.argv[2], device="cpu")  # the second time it is done, and nobody waits
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one(tiny, tmp_path):
+    configs = image_configs(str(tiny), "resnet8", [2], ["ls"], 1, 1, batch_size=13, validation=0.15)
+    alone = sweep_images(configs, tmp_path / "alone")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = os.environ | {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": "2",
+        "OMP_NUM_THREADS": "1",
+    }
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", SHARED, str(tiny), str(tmp_path / "shared")],
+            env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]
+    try:
+        assert [process.wait(timeout=300) for process in processes] == [0, 0]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    shared = {run.key: run for run in read_runs(tmp_path / "shared")}
+    assert len(shared) == 1
+    for run in alone:
+        together = shared[run.key]
+        np.testing.assert_allclose(together.result["train_loss"], run.result["train_loss"], rtol=1e-4)
+        np.testing.assert_allclose(
+            together.arrays()["test_logits"], run.arrays()["test_logits"], rtol=1e-2, atol=1e-3
+        )
+    assert not Path(tmp_path / "shared" / "checkpoints").exists()
+
+
+def test_torchrun_has_no_choice_of_an_engine(monkeypatch, tmp_path):
+    @images.contextlib.contextmanager
+    def two(device):
+        yield 0, 2
+
+    monkeypatch.setattr(images, "_process_group", two)
+    with pytest.raises(ValueError, match=r"^under torchrun there is no choice of engine$"):
+        sweep_images([], tmp_path, engine="ray")
+
+
+def test_the_run_function_can_be_sent_to_another_process(tmp_path):
+    import pickle
+
+    run = functools.partial(run_image, checkpoints=tmp_path, device="cpu")
+    assert pickle.loads(pickle.dumps(run)).func is run_image
