@@ -208,7 +208,7 @@ def _add_images_options(parser: argparse.ArgumentParser) -> None:
     add("--epochs", type=int, metavar="N", help="(default: the paper's; the rate falls in proportion)")
     add("--precision", default="float32", help="float32, or bfloat16 for mixed precision")
     add("--device", default="auto", help="cpu, cuda, ... (default: auto)")
-    add("--threads", type=int, default=1, metavar="N", help="of a run on the CPU (default: 1)")
+    add("--threads", type=int, default=1, metavar="N", help="of a run; --jobs is cores / N, 1 on CUDA")
     add("--compile", action="store_true", help="use torch.compile")
     add("--data", metavar="DIR", help="a folder of .npz files (default: $REFOCAL_DATA)")
     add("--gpus-per-run", type=float, default=0.0, metavar="N", help="what a Ray run asks for (default: 0)")
@@ -217,7 +217,7 @@ def _add_images_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_engine_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--jobs", type=int, metavar="N", help="runs at a time (default: the number of cores)")
+    add("--jobs", type=int, metavar="N", help="runs at a time (default: what the cores allow)")
     add("--engine", default="local", help="local, or ray for a Ray cluster")
     add("--address", help="of the Ray cluster (default: start one here)")
     add("--cpus-per-run", type=float, default=1.0, metavar="N", help="what a Ray run asks for (default: 1)")
@@ -263,7 +263,7 @@ def _reproduce_tabular(args: argparse.Namespace) -> None:
 
 def _reproduce_images(args: argparse.Namespace) -> None:
     from refocal.experiments.image_tables import write_image_report
-    from refocal.experiments.images import image_configs, sweep_images
+    from refocal.experiments.images import default_jobs, image_configs, sweep_images
 
     configs = image_configs(
         args.dataset,
@@ -274,8 +274,17 @@ def _reproduce_images(args: argparse.Namespace) -> None:
         args.epochs,
         precision=args.precision,
     )
-    together = "RANK" in os.environ  # started by torchrun: its processes do each run together
-    options = {} if together else _engine(args)
+    options: dict[str, Any] = {}
+    if "RANK" in os.environ:  # started by torchrun: its processes do each run together
+        given = {"jobs": args.jobs, "address": args.address}
+        names = [f"--{name}" for name, value in given.items() if value is not None]
+        names += ["--engine"] if args.engine != "local" else []
+        if names:
+            raise ValueError(f"under torchrun there is no choice of {', '.join(names)}")
+    else:
+        if args.engine == "local" and args.jobs is None:
+            args.jobs = default_jobs(args.device, args.threads)
+        options = _engine(args)
     sweep_images(
         configs,
         args.out,

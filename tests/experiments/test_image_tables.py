@@ -1,10 +1,12 @@
 import csv
+import shlex
 
 import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
 
 import refocal
+from refocal.cli import _parser
 from refocal.experiments.image_measures import measure_group
 from refocal.experiments.image_tables import (
     group_runs,
@@ -174,8 +176,17 @@ def test_the_report(out, tmp_path):
     error = 100 * np.mean([run_of(out, "standard", 3.0, seed).result["error"] for seed in (0, 1)])
     assert f"| Standard | 3 | 2 | {error:.2f} (" in text
     assert f"| 27.36 (0.93) | {error - 27.36:+.2f} |" in text
-    assert "divided by 10 after epochs 24 and 45" in text
-    assert "--model resnet8 --gamma 0 3 --paradigm standard ls --trials 2 --epochs 60" in text
+    assert "; 2 trials of each setting. SGD, " in text
+    assert (
+        "batch 128, float32. Schedule: 60 epochs, learning rate 0.1 divided by 10 after epochs 24 and 45 "
+        in text
+    )
+    assert "(the paper: 200 epochs, after 80 and 150)." in text
+    command = (
+        "refocal reproduce images --dataset cifar10-s --model resnet8 --gamma 0 3 --paradigm standard ls "
+    )
+    command += "--trials 2 --epochs 60 --precision float32 --device cpu --threads 1"
+    assert f"```\n{command}\n```\n\n## Test error" in text
     assert "| LS: the raw ECE grows with gamma | yes |" in text
     assert "| LS: Psi is better than raw, gamma 3 | yes |" in text
     assert "| TS_FL with Psi is better than without, gamma 3 | yes |" in text
@@ -183,6 +194,33 @@ def test_the_report(out, tmp_path):
         rows = list(csv.DictReader(file))
     assert len(rows) == 2 * 2 * (7 + 3)
     assert all(0 <= float(row["ece"]) <= 1 for row in rows)
+
+
+def test_the_command_is_that_of_the_runs(tmp_path):
+    options = {"precision": "bfloat16", "lr": 0.05}
+    configs = image_configs("my data/a.npz", "resnet8", [1], ["ls"], [0, 2], epochs=200, **options)
+    configs += image_configs("my data/a.npz", "resnet8", [2], ["ls"], [2], epochs=200, **options)
+    group = measure_group("it", sweep(configs, minimiser_run, tmp_path, progress=False))
+    text = "\n".join(report_text(group))
+    assert "; 1 to 2 trials of a setting, see the column trials. SGD" in text
+    assert (
+        "bfloat16. Schedule: 200 epochs, learning rate 0.05 divided by 10 after epochs 80 and 150. " in text
+    )
+    (line,) = (line for line in text.splitlines() if line.startswith("refocal reproduce images"))
+    args = _parser().parse_args(shlex.split(line)[1:])  # what the command would train, but for the rate
+    made = image_configs(
+        args.dataset,
+        args.model,
+        args.gamma,
+        args.paradigm,
+        args.trials,
+        args.epochs,
+        precision=args.precision,
+    )
+    assert all(config | {"lr": 0.1} in made for config in configs)
+    assert len(made) == 6
+    assert "\nThe command makes 6 runs; 3 of them are finished and here.\n" in text
+    assert "\nWith lr=0.05, for which the command has no option.\n" in text
 
 
 def opposite_run(config):

@@ -4,47 +4,27 @@ import os
 import platform
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from image_stand_in import SIZE, config_of, save_tiny
 from torch.nn import functional as F
 
 from refocal.experiments import images
-from refocal.experiments.datasets import Dataset, load
+from refocal.experiments.datasets import load
 from refocal.experiments.image_data import PAD, augment, prepare
 from refocal.experiments.images import image_configs, run_image, sweep_images
 from refocal.experiments.resnet import MODELS, build_model
 from refocal.experiments.runs import SweepError, read_runs, run_key
 
-SIZE = 8
-
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """A file of images whose class is their colour, with noise."""
-    rng = np.random.default_rng(0)
-
-    def draw(n):
-        y = np.arange(n) % 4
-        x = rng.integers(0, 150, (n, SIZE, SIZE, 3)) + 100 * np.eye(4, 3, dtype=int)[y][:, None, None]
-        return x.astype(np.uint8), y
-
-    path = tmp_path_factory.mktemp("data") / "tiny.npz"
-    (x, y), (x_test, y_test) = draw(52), draw(20)
-    np.savez(path, X_train=x, y_train=y, X_test=x_test, y_test=y_test)
-    return path
-
-
-def config_of(path, **changes):
-    """One small training: 45 images in batches of 13, so that the last is smaller; learning rate in steps."""
-    config = image_configs(str(path), "resnet8", [2], ["standard"], 1, 4, batch_size=13, validation=0.15)[0]
-    return config | {"milestones": [2, 3]} | changes
+    return save_tiny(tmp_path_factory.mktemp("data") / "tiny.npz")
 
 
 # Configs
@@ -116,9 +96,8 @@ def test_digits_are_not_mirrored(name, flip, monkeypatch, tmp_path):
 
     monkeypatch.setattr(images, "augment", spy)
     x, y = np.zeros((200, SIZE, SIZE, 3), np.uint8), np.arange(200) % 4
-    given = Dataset(name, x, y, 4, x[:4], y[:4])
-    monkeypatch.setattr(images, "load_images", lambda *_: given)
-    run_image(config_of("any") | {"epochs": 1, "batch_size": 200})
+    np.savez(tmp_path / f"{name}.npz", X_train=x, y_train=y, X_test=x[:4], y_test=y[:4])
+    run_image(config_of(name) | {"epochs": 1, "batch_size": 200}, data=tmp_path)
     assert bool(torch.cat(seen).any()) is flip
     assert not torch.cat(seen).all()
 
@@ -345,65 +324,6 @@ def test_a_full_disk_in_the_middle_keeps_the_last_checkpoint(tiny, tmp_path, mon
             run_image(config, checkpoints=tmp_path)
     assert len(torch.load(tmp_path / f"{run_key(config)}.pt", weights_only=True)["losses"]) == 1
     assert run_image(config, checkpoints=tmp_path)[0]["train_loss"] == run_image(config)[0]["train_loss"]
-
-
-# Several processes
-
-
-SHARED = """
-import sys
-from refocal.experiments import images
-options = {"batch_size": 13, "validation": 0.15}
-configs = images.image_configs(sys.argv[1], "resnet8", [2], ["ls"], 1, 1, **options)
-images.sweep_images(configs * 2, sys.argv[2], device="cpu")  # the second time it is done, and nobody waits
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_train_as_one(tiny, tmp_path):
-    configs = image_configs(str(tiny), "resnet8", [2], ["ls"], 1, 1, batch_size=13, validation=0.15)
-    alone = sweep_images(configs, tmp_path / "alone")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = os.environ | {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "WORLD_SIZE": "2",
-        "OMP_NUM_THREADS": "1",
-    }
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", SHARED, str(tiny), str(tmp_path / "shared")],
-            env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-        )
-        for rank in range(2)
-    ]
-    try:
-        assert [process.wait(timeout=300) for process in processes] == [0, 0]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    shared = {run.key: run for run in read_runs(tmp_path / "shared")}
-    assert len(shared) == 1
-    for run in alone:
-        together = shared[run.key]
-        np.testing.assert_allclose(together.result["train_loss"], run.result["train_loss"], rtol=1e-4)
-        np.testing.assert_allclose(
-            together.arrays()["test_logits"], run.arrays()["test_logits"], rtol=1e-2, atol=1e-3
-        )
-    assert not Path(tmp_path / "shared" / "checkpoints").exists()
-
-
-def test_torchrun_has_no_choice_of_an_engine(monkeypatch, tmp_path):
-    @images.contextlib.contextmanager
-    def two(device):
-        yield 0, 2
-
-    monkeypatch.setattr(images, "_process_group", two)
-    with pytest.raises(ValueError, match=r"^under torchrun there is no choice of engine$"):
-        sweep_images([], tmp_path, engine="ray")
 
 
 def test_the_run_function_can_be_sent_to_another_process(tmp_path):

@@ -77,6 +77,7 @@ def test_kill_9_at_random_moments(jobs, kills, tmp_path, start):
         assert process.poll() is None, "the sweep was over before it could be killed: give it more runs"
         process.kill()
         process.wait()
+        process.stdout.read()  # to its end: then the workers, who hold it too, are gone and log no more
         assert not finished & set(started(log)[begun:]), "a finished run was done again"
         if (out / "runs").is_dir():
             now = {run.config["x"] for run in read_runs(out)}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +15,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from refocal.experiments._files import sha256_of
 from refocal.experiments.datasets import Dataset, fetch, find, load
+from refocal.experiments.runs import read_runs, run_key
 
-__all__ = ["PAD", "ImageData", "augment", "check_images", "image_file", "load_images", "prepare", "read_images"]
+__all__ = [
+    "PAD",
+    "ImageData",
+    "augment",
+    "check_images",
+    "fetched_file",
+    "image_file",
+    "load_images",
+    "prepare",
+    "read_images",
+    "ready_files",
+]
 
 PAD = 4
 """Pixels of black border from which a training image is cut at random."""
@@ -66,10 +82,13 @@ def load_images(name: str, data: str | os.PathLike[str] | None = None) -> Datase
         name: Of the data set, or a file.
         data: The folder of the files.
     """
+    return read_images(name, fetched_file(name, data))
+
+
+def fetched_file(name: str, data: str | os.PathLike[str] | None = None) -> Path:
+    """Return the file of `image_file`; what is not here is fetched from OpenML into the cache."""
     path = image_file(name, data)
-    if path is None:
-        path = fetch("cifar10" if name == "cifar10-s" else name).absolute()
-    return read_images(name, path)
+    return fetch("cifar10" if name == "cifar10-s" else name).absolute() if path is None else path
 
 
 def image_file(name: str, data: str | os.PathLike[str] | None = None) -> Path | None:
@@ -98,17 +117,52 @@ def read_images(name: str, path: Path) -> Dataset:
     return replace(dataset, name=name, X=dataset.X[kept], y=dataset.y[kept])
 
 
-def prepare(dataset: Dataset, validation: float, seed: int, device: str = "cpu") -> ImageData:
-    """Check images, hold out the validation part and put everything on the device.
+def ready_files(
+    configs: Iterable[Mapping[str, Any]],
+    out: str | os.PathLike[str],
+    data: str | os.PathLike[str] | None = None,
+) -> dict[str, Path]:
+    """Return the file of each data set that a sweep still needs: fetched, read and checked.
 
-    The validation part is drawn class by class with the trial's seed: round(validation n_k) of the n_k
-    images of a class.
+    Finished runs need no data. Where theirs are here, they have to be those that the runs were made from.
 
     Args:
-        dataset: Images as uint8 (n, height, width, 3) with a test set.
-        validation: The part to hold out.
-        seed: Of the draw.
-        device: Where the images go.
+        configs: Of the runs.
+        out: The folder of the results.
+        data: The folder of the data files.
+
+    Raises:
+        ValueError: If data cannot be trained on, or are not those of the finished runs.
+        OSError: If a file is missing or cannot be fetched.
+    """
+    todo = {run_key(config): config for config in configs}
+    finished = []
+    with contextlib.suppress(FileNotFoundError):  # the first sweep into this folder
+        finished = [run for run in read_runs(out) if todo.pop(run.key, None) is not None]
+    files: dict[str, Path] = {}
+    for name, validation in dict.fromkeys((c["dataset"], c["validation"]) for c in todo.values()):
+        files[name] = fetched_file(name, data)
+        check_images(read_images(name, files[name]), validation)
+    sums = functools.cache(sha256_of)
+    for run in finished:
+        path = files.get(run.config["dataset"])
+        with contextlib.suppress(OSError, ValueError):
+            path = path or image_file(run.config["dataset"], data)
+        before = run.result.get("data_sha256")  # earlier versions did not keep it
+        if before is not None and path is not None and before != (now := sums(path)):
+            raise ValueError(
+                f"{path} is not the file that run {run.key} in {out} was made from: its SHA-256 is "
+                f"{now[:12]}..., not {before[:12]}...; use another --out for these data"
+            )
+    return files
+
+
+def check_images(dataset: Dataset, validation: float) -> None:
+    """Raise what `prepare` would raise with any seed.
+
+    Args:
+        dataset: See `prepare`.
+        validation: See `prepare`.
 
     Raises:
         ValueError: If the images are of another shape or type, a label is outside the classes, there is no
@@ -137,9 +191,30 @@ def prepare(dataset: Dataset, validation: float, seed: int, device: str = "cpu")
             f"training and test images of {name} must have one size, got {dataset.X.shape[1:]} and "
             f"{dataset.X_test.shape[1:]}"
         )
-    held_out = _stratified(dataset.y, validation, seed)
+    held_out = _stratified(dataset.y, validation, seed=0)
     if held_out.all() or not held_out.any():
         raise ValueError(f"{name} has too few images for a validation part of {validation}: {len(held_out)}")
+
+
+def prepare(dataset: Dataset, validation: float, seed: int, device: str = "cpu") -> ImageData:
+    """Check images, hold out the validation part and put everything on the device.
+
+    The validation part is drawn class by class with the trial's seed: round(validation n_k) of the n_k
+    images of a class.
+
+    Args:
+        dataset: Images as uint8 (n, height, width, 3) with a test set.
+        validation: The part to hold out.
+        seed: Of the draw.
+        device: Where the images go.
+
+    Raises:
+        ValueError: See `check_images`.
+    """
+    check_images(dataset, validation)
+    assert dataset.X_test is not None
+    assert dataset.y_test is not None
+    held_out = _stratified(dataset.y, validation, seed)
     train = np.ascontiguousarray(dataset.X[~held_out])
     pixels = train.reshape(-1, 3)
     mean = pixels.mean(0, dtype=np.float64)
@@ -158,7 +233,7 @@ def prepare(dataset: Dataset, validation: float, seed: int, device: str = "cpu")
         put(mean, torch.float32),
         put(std, torch.float32),
         dataset.n_classes,
-        not name.startswith("svhn"),
+        not dataset.name.startswith("svhn"),
     )
 
 

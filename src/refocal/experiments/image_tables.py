@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import itertools
 import os
+import shlex
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import fields
 from importlib import resources
@@ -15,6 +17,7 @@ import numpy as np
 
 from refocal.experiments._outputs import csv_bytes, figure_files, write_outputs
 from refocal.experiments.datasets import source
+from refocal.experiments.image_grid import image_configs, paper_schedule
 from refocal.experiments.image_measures import OWN, TITLES, Advice, Group, Measure, measure_group
 from refocal.experiments.runs import Run, read_runs
 from refocal.plots import new_figure, plot_boxes, plot_raw_psi
@@ -149,17 +152,16 @@ def _boxes(group: Group) -> Figure:
 
 def report_text(group: Group) -> Iterable[str]:
     """Give the lines of a group's tables, in Markdown."""
-    config, trials = group.config, len({measure.seed for measure in group.measures})
+    config = group.config
     yield f"# {config['dataset']}, {config['model']}, {config['epochs']} epochs"
     yield ""
     yield (
-        f"{group.n[0]} training, {group.n[1]} validation and {group.n[2]} test images; up to {trials} "
-        f"trial(s) a setting. SGD, momentum {config['momentum']}, weight decay {config['weight_decay']}, "
-        f"batch {config['batch_size']}, learning rate {config['lr']} divided by 10 after epochs "
-        f"{' and '.join(map(str, config['milestones']))}. Median {group.seconds:.1f} s an epoch on "
-        f"{group.device} with {group.threads} thread(s)."
+        f"{group.n[0]} training, {group.n[1]} validation and {group.n[2]} test images; {_trials(group)}. "
+        f"SGD, momentum {config['momentum']}, weight decay {config['weight_decay']}, batch "
+        f"{config['batch_size']}, {config['precision']}. Schedule: {_schedule(group)}. Median "
+        f"{group.seconds:.1f} s an epoch on {group.device} with {group.threads} thread(s)."
     )
-    yield from ["", "```", _command(group), "```"]
+    yield from ["", *_command(group)]
     yield from _errors(group)
     for metric, title in METRICS.items():
         yield from _calibration(group, metric, title)
@@ -174,15 +176,46 @@ def report_text(group: Group) -> Iterable[str]:
     yield ""
 
 
-def _command(group: Group) -> str:
-    """Return the command that makes the runs of a group with the paper's other settings."""
+def _trials(group: Group) -> str:
+    """Say how many trials there are, and where settings differ in it."""
+    counts = Counter((a.paradigm, a.gamma) for a in group.advice)
+    least, most = min(counts.values()), max(counts.values())
+    if least == most:
+        return f"{most} trial{'s' if most > 1 else ''} of each setting"
+    return f"{least} to {most} trials of a setting, see the column trials"
+
+
+def _schedule(group: Group) -> str:
+    """Say the schedule, and the paper's if it is another one."""
+    epochs, steps = group.config["epochs"], group.config["milestones"]
+    full, full_steps = paper_schedule(group.config["dataset"])
+    text = f"{epochs} epochs, learning rate {group.config['lr']} divided by 10 after epochs "
+    text += " and ".join(map(str, steps))
+    if (epochs, steps) != (full, list(full_steps)):
+        text += f" (the paper: {full} epochs, after {' and '.join(map(str, full_steps))})"
+    return text
+
+
+def _command(group: Group) -> Iterable[str]:
+    """Give the command that makes the runs of a group, and what it does not say."""
     config = group.config
-    gammas = " ".join(f"{gamma:g}" for gamma in sorted({a.gamma for a in group.advice}))
-    paradigms = " ".join(p for p in ("standard", "ls") if any(a.paradigm == p for a in group.advice))
-    return (
-        f"refocal reproduce images --dataset {config['dataset']} --model {config['model']} --gamma {gammas} "
-        f"--paradigm {paradigms} --trials {max(a.seed for a in group.advice) + 1} --epochs {config['epochs']}"
-    )
+    gammas = sorted({a.gamma for a in group.advice})
+    paradigms = [p for p in ("standard", "ls") if any(a.paradigm == p for a in group.advice)]
+    trials = max(a.seed for a in group.advice) + 1
+    words = ["refocal reproduce images --dataset", shlex.quote(config["dataset"]), "--model", config["model"]]
+    words += ["--gamma", *(f"{gamma:g}" for gamma in gammas), "--paradigm", *paradigms]
+    words += ["--trials", str(trials), "--epochs", str(config["epochs"]), "--precision", config["precision"]]
+    words += ["--device", group.device, "--threads", str(group.threads)]
+    yield from ["```", " ".join(words), "```"]
+    defaults = image_configs(config["dataset"], config["model"], [0], ["ls"], 1, config["epochs"])[0]
+    others = [
+        f"{key}={value}" for key, value in config.items() if value != defaults[key] and key != "precision"
+    ]
+    if others:
+        yield from ["", f"With {', '.join(others)}, for which the command has no option."]
+    runs = len(gammas) * len(paradigms) * trials
+    if runs > len(group.advice):
+        yield from ["", f"The command makes {runs} runs; {len(group.advice)} of them are finished and here."]
 
 
 def _errors(group: Group) -> Iterable[str]:

@@ -17,7 +17,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,102 +27,28 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from refocal.experiments import runs
-from refocal.experiments._files import write_atomic
-from refocal.experiments.datasets import source
-from refocal.experiments.image_data import PAD, ImageData, augment, load_images, prepare
-from refocal.experiments.resnet import MODELS, build_model
+from refocal.experiments._files import sha256_of, write_atomic
+from refocal.experiments.image_data import (
+    PAD,
+    ImageData,
+    augment,
+    fetched_file,
+    prepare,
+    read_images,
+    ready_files,
+)
+from refocal.experiments.image_grid import PARADIGMS, image_configs
+from refocal.experiments.resnet import build_model
+from refocal.experiments.together import agreed, from_first, process_group, sweep_together
 from refocal.torch import FocalLoss
 
-__all__ = ["PARADIGMS", "image_configs", "run_image", "sweep_images", "train_network"]
-
-PARADIGMS = {"standard": 0.0, "ts_fl": 0.0, "ts_nll": 0.0, "ls": 0.1}
-"""The training paradigms of the paper and their label smoothing."""
-
-
-def image_configs(
-    dataset: str = "cifar10-s",
-    model: str = "resnet8",
-    gammas: Iterable[float] = (0, 1, 2, 3),
-    paradigms: Iterable[str] = ("standard", "ls"),
-    trials: int | Iterable[int] = 10,
-    epochs: int | None = None,
-    *,
-    batch_size: int = 128,
-    lr: float = 0.1,
-    validation: float = 0.1,
-    precision: str = "float32",
-) -> list[dict[str, Any]]:
-    """Return one config a training, trial by trial, so that a sweep that is cut short is balanced.
-
-    The schedule is the paper's: 200 epochs with the learning rate divided by 10 after 80 and 150; for SVHN 50
-    epochs, 25 and 40. With another number of epochs the two steps move in proportion. Within a trial every
-    run starts from the same weights and sees the same images in the same order.
-
-    Args:
-        dataset: A name of an image data set, or a ``.npz`` file.
-        model: "resnet8", "resnet20", "resnet44" or "resnet110".
-        gammas: Of the focal loss; 0 is cross entropy.
-        paradigms: "standard", "ls" (label smoothing 0.1), "ts_fl", "ts_nll" (both train as "standard").
-        trials: How many, or which.
-        epochs: Passes over the training images; by default the paper's number.
-        batch_size: Images a step, over all processes of a run.
-        lr: The learning rate at the start.
-        validation: The part of each class's training images that is held out for the temperature.
-        precision: "float32", or "bfloat16" for mixed precision.
-
-    Raises:
-        ValueError: If a value is not one of these.
-
-    Example:
-        >>> configs = image_configs("cifar10-s", "resnet8", [0, 2], ["standard", "ls"], trials=10, epochs=40)
-        >>> len(configs), configs[0]["milestones"]
-        (40, [16, 30])
-    """
-    with contextlib.suppress(ValueError):  # a file, or a name of the user's own
-        dataset = source(dataset).name
-    full, steps = (50, (25, 40)) if Path(dataset).stem.startswith("svhn") else (200, (80, 150))
-    epochs = full if epochs is None else epochs
-    _require(model in MODELS, "model", f"one of {', '.join(MODELS)}", model)
-    _require(epochs >= 1, "epochs", ">= 1", epochs)
-    seeds = list(range(trials) if isinstance(trials, int) else trials)
-    _require(len(seeds) >= 1, "trials", ">= 1", trials)
-    _require(batch_size >= 2, "batch_size", ">= 2", batch_size)
-    _require(math.isfinite(lr) and lr > 0, "lr", "finite and > 0", lr)
-    _require(0 < validation < 1, "validation", "in (0, 1)", validation)
-    _require(precision in ("float32", "bfloat16"), "precision", "'float32' or 'bfloat16'", precision)
-    paradigms = list(paradigms)
-    for paradigm in paradigms:
-        _require(paradigm in PARADIGMS, "paradigm", f"one of {', '.join(PARADIGMS)}", paradigm)
-    gammas = [float(gamma) for gamma in gammas]
-    for gamma in gammas:
-        _require(math.isfinite(gamma) and gamma >= 0, "gamma", "finite and >= 0", gamma)
-    common = {
-        "experiment": "images",
-        "dataset": dataset,
-        "model": model,
-        "epochs": epochs,
-        "milestones": [round(step * epochs / full) for step in steps],
-        "batch_size": batch_size,
-        "lr": lr,
-        "momentum": 0.9,
-        "weight_decay": 5e-4,
-        "validation": validation,
-        "precision": precision,
-    }
-    trainings = list(dict.fromkeys("ls" if PARADIGMS[paradigm] else "standard" for paradigm in paradigms))
-    return [
-        common
-        | {"gamma": gamma, "paradigm": paradigm, "label_smoothing": PARADIGMS[paradigm], "seed": int(trial)}
-        for trial in seeds
-        for gamma in gammas
-        for paradigm in trainings
-    ]
+__all__ = ["PARADIGMS", "default_jobs", "image_configs", "run_image", "sweep_images", "train_network"]
 
 
 def run_image(
     config: Mapping[str, Any],
     *,
-    data: str | os.PathLike[str] | None = None,
+    data: str | os.PathLike[str] | Mapping[str, Path] | None = None,
     checkpoints: str | os.PathLike[str] | None = None,
     device: str = "auto",
     threads: int = 1,
@@ -136,20 +62,23 @@ def run_image(
 
     Args:
         config: One of `image_configs`.
-        data: The folder of the data files; by default as `refocal.experiments.datasets.load` finds them.
+        data: The folder of the data files; by default as `refocal.experiments.datasets.load` finds them. Or
+            the file of each data set, by its name in the config.
         checkpoints: The folder of the checkpoints; None for none.
         device: "cpu", "cuda", "cuda:1", or "auto": CUDA where there is one.
         threads: Of PyTorch on the CPU. Sums depend on it in the last bits.
         compile: Whether to use `torch.compile`.
 
     Returns:
-        The result (``error`` is that of the test set, ``train_loss`` has one number an epoch) and the arrays
-        ``validation_logits``, ``validation_labels``, ``test_logits``, ``test_labels``.
+        The result (``error`` is that of the test set, ``train_loss`` has one number an epoch,
+        ``data_sha256`` is of the file that was read) and the arrays ``validation_logits``,
+        ``validation_labels``, ``test_logits``, ``test_labels``.
 
     Raises:
         ValueError: If the data do not fit.
         FloatingPointError: If the training loss is not finite any more.
         OSError: If a data file is missing, or there is not enough disk for the checkpoints.
+        GroupError: Instead of these, in every process, if torch.distributed is initialised.
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -160,14 +89,17 @@ def run_image(
     try:
         with torch.random.fork_rng():
             torch.manual_seed(config["seed"])
-            images = prepare(
-                load_images(config["dataset"], data), config["validation"], config["seed"], device
-            )
-            model = build_model(config["model"], images.n_classes, device=device)
+            name, seed = config["dataset"], config["seed"]
+            with agreed():
+                file = data[name] if isinstance(data, Mapping) else fetched_file(name, data)
+                sha256 = sha256_of(file)
+                images = prepare(read_images(name, file), config["validation"], seed, device)
+                model = build_model(config["model"], images.n_classes, device=device)
             path = None if checkpoints is None else Path(checkpoints) / f"{runs.run_key(config)}.pt"
-            trained = train_network(model, images, config, path, compile)
-            validation = _logits(model, images, images.validation)
-            test = _logits(model, images, images.test)
+            trained = train_network(model, images, config, path, compile, data_sha256=sha256)
+            with agreed():
+                validation = _logits(model, images, images.validation)
+                test = _logits(model, images, images.test)
     finally:
         torch.set_num_threads(before)
     labels = images.test_labels.cpu().numpy()
@@ -179,6 +111,7 @@ def run_image(
         "n_test": len(images.test),
         "device": device,
         "threads": threads,
+        "data_sha256": sha256,
     }
     small = np.uint8 if images.n_classes <= 256 else np.int64
     return result, {
@@ -195,6 +128,8 @@ def train_network(
     config: Mapping[str, Any],
     checkpoint: Path | None = None,
     compile: bool = False,
+    *,
+    data_sha256: str | None = None,
 ) -> dict[str, Any]:
     """Train a network in place.
 
@@ -204,6 +139,7 @@ def train_network(
         config: One of `image_configs`.
         checkpoint: The file to go on from, if it is there, and to write after every epoch.
         compile: Whether to use `torch.compile`.
+        data_sha256: Of the file of the images; a checkpoint of another file is not gone on from.
 
     Returns:
         ``train_loss``, the mean over the images of each epoch, and the median ``seconds_per_epoch``.
@@ -211,6 +147,7 @@ def train_network(
     Raises:
         FloatingPointError: If the training loss is not finite any more.
         OSError: If there is not enough disk for the checkpoint.
+        GroupError: Instead of these, in every process, if torch.distributed is initialised.
     """
     device = data.train.device
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
@@ -225,15 +162,14 @@ def train_network(
     seconds: list[float] = []
     parts: dict[str, Any] = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
     if checkpoint is not None:
-        saved = _read_checkpoint(checkpoint, config, device)
+        # The first process reads it for all: they must go on from the same epoch.
+        saved = from_first(lambda: _saved_or_room(checkpoint, config, data_sha256, model))
         if saved is not None:
             for name, part in parts.items():
                 part.load_state_dict(saved[name])
-            generator.set_state(saved["generator"].cpu())
-            torch.set_rng_state(saved["global_generator"].cpu())
+            generator.set_state(saved["generator"])
+            torch.set_rng_state(saved["global_generator"])
             losses, seconds = saved["losses"], saved["seconds"]
-        elif rank == 0:
-            _check_disk(checkpoint, model)
     network: nn.Module = torch.compile(model) if compile else model  # type: ignore[assignment]
     if world > 1:
         network = nn.parallel.DistributedDataParallel(network)
@@ -262,25 +198,27 @@ def train_network(
             dist.all_reduce(total)
         losses.append(float(total) / n)
         seconds.append(round(time.perf_counter() - start, 3))
-        if not math.isfinite(losses[-1]):
-            raise FloatingPointError(f"the training loss is {losses[-1]} in epoch {epoch + 1}; lower lr")
-        if checkpoint is not None and rank == 0:
-            state = {name: part.state_dict() for name, part in parts.items()} | {
-                "config": dict(config),
-                "generator": generator.get_state(),
-                "global_generator": torch.get_rng_state(),
-                "losses": losses,
-                "seconds": seconds,
-            }
-            _write_checkpoint(checkpoint, state)
+        with agreed():
+            if not math.isfinite(losses[-1]):
+                raise FloatingPointError(f"the training loss is {losses[-1]} in epoch {epoch + 1}; lower lr")
+            if checkpoint is not None and rank == 0:
+                state = {name: part.state_dict() for name, part in parts.items()} | {
+                    "config": dict(config),
+                    "data_sha256": data_sha256,
+                    "generator": generator.get_state(),
+                    "global_generator": torch.get_rng_state(),
+                    "losses": losses,
+                    "seconds": seconds,
+                }
+                _write_checkpoint(checkpoint, state)
     return {"train_loss": losses, "seconds_per_epoch": float(np.median(seconds))}
 
 
 def keep_freed_memory() -> None:
     """Let the C library keep the memory that a training step frees, up to 2 GiB, for the next step.
 
-    By default glibc gives buffers of many megabytes back to the system, which has to clear them and map them
-    again some thousand pages at a time: a sixth of the time of a step of ResNet-8. Other C libraries are left
+    By default glibc gives buffers of many megabytes back to the system, which has to clear and map their
+    pages again in the next step. Kept memory has far fewer of these page faults. Other C libraries are left
     as they are.
     """
     if sys.platform == "linux":
@@ -300,18 +238,25 @@ def _logits(model: nn.Module, data: ImageData, images: Tensor) -> np.ndarray[Any
     return torch.cat(blocks).numpy()
 
 
-def _read_checkpoint(path: Path, config: Mapping[str, Any], device: torch.device) -> dict[str, Any] | None:
-    """Return the state of a run that was cut short; None if there is none, or it cannot be read."""
-    if not path.is_file():
-        return None
-    try:
-        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
-        if runs.run_key(state["config"]) == runs.run_key(config):
-            return state
-        problem = "it belongs to another run"
-    except Exception as error:  # torch.load raises many kinds for a damaged file
-        problem = f"{type(error).__name__}: {error}".splitlines()[0]
-    print(f"refocal: {path} is no checkpoint ({problem}); the run starts again", file=sys.stderr)
+def _saved_or_room(
+    path: Path, config: Mapping[str, Any], data_sha256: str | None, model: nn.Module
+) -> dict[str, Any] | None:
+    """Return the state of a run that was cut short; None if there is none, and room for one is checked."""
+    if path.is_file():
+        try:
+            # On the CPU: loading a state into a model or an optimiser puts it where they are.
+            state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+            if runs.run_key(state["config"]) != runs.run_key(config):
+                problem = "it belongs to another run"
+            # Checkpoints of earlier versions do not say which data they are of.
+            elif state.get("data_sha256") not in (None, data_sha256):
+                problem = "it was made from another data file"
+            else:
+                return state
+        except Exception as error:  # torch.load raises many kinds for a damaged file
+            problem = f"{type(error).__name__}: {error}".splitlines()[0]
+        print(f"refocal: {path} is no checkpoint ({problem}); the run starts again", file=sys.stderr)
+    _check_disk(path, model)
     return None
 
 
@@ -350,35 +295,49 @@ def sweep_images(
 ) -> list[runs.Run]:
     """Do every run that is not done yet: `refocal.experiments.runs.sweep` of `run_image`.
 
-    Checkpoints are in ``<out>/checkpoints`` and are removed when all runs are done. Under ``torchrun`` the
-    runs are done one after the other, each by all processes together; then ``options`` must be empty.
+    Checkpoints are in ``<out>/checkpoints`` and are removed when all runs are done. Before the first run
+    every data set is fetched, read and checked, here and once. Under ``torchrun`` the runs are done one after
+    the other, each by all processes together; then ``options`` must be empty. There a run that fails in every
+    process (its loss is not finite, a checkpoint cannot be written) stops no other run, but a process that
+    fails alone in a training step ends with exit code 1, and so do the others.
 
     Args:
         configs: Of `image_configs`.
         out: The folder of the results.
-        data: See `run_image`, as ``device``, ``threads`` and ``compile``.
+        data: The folder of the data files, see `run_image`, as ``device``, ``threads`` and ``compile``.
         device: See above.
         threads: See above.
         compile: See above.
         **options: Of `refocal.experiments.runs.sweep`: jobs, engine, address, resources, progress.
 
     Returns:
-        The finished runs in the order of the configs.
+        The finished runs in the order of the configs; under torchrun none but in the first process.
+
+    Raises:
+        ValueError: Before anything starts, if an option or the data cannot be used, or finished runs were
+            made from another data file.
+        SweepError: At the end, if runs failed.
     """
     wanted = [dict(config) for config in configs]
     folder = Path(out).absolute() / "checkpoints"
-    run = functools.partial(
-        run_image, data=data, checkpoints=folder, device=device, threads=threads, compile=compile
-    )
-    with _process_group(device) as (rank, world):
-        if world == 1:
-            finished = runs.sweep(wanted, run, out, **options)
-        else:
+    with process_group(device) as (rank, world):
+        if world > 1:
             if options.keys() - {"progress"}:
                 raise ValueError(f"under torchrun there is no choice of {', '.join(options)}")
-            if device == "auto" and torch.cuda.is_available():
-                run.keywords["device"] = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
-            finished = _together(wanted, run, out, rank)
+            if device == "cuda" or (device == "auto" and torch.cuda.is_available()):
+                device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
+        with agreed():
+            if threads < 1:
+                raise ValueError(f"threads must be >= 1, got {threads}")
+            if options.get("engine") != "ray":  # whose workers have devices of their own
+                _check_device(device)
+            if device.startswith("cuda:") and world > 1:
+                torch.cuda.set_device(device)
+        files = from_first(lambda: ready_files(wanted, out, data))
+        run = functools.partial(
+            run_image, data=files, checkpoints=folder, device=device, threads=threads, compile=compile
+        )
+        finished = runs.sweep(wanted, run, out, **options) if world == 1 else sweep_together(wanted, run, out)
     if rank == 0:
         for config in wanted:
             (folder / f"{runs.run_key(config)}.pt").unlink(missing_ok=True)
@@ -387,50 +346,32 @@ def sweep_images(
     return finished
 
 
-def _together(
-    configs: list[dict[str, Any]], run: functools.partial[Any], out: str | os.PathLike[str], rank: int
-) -> list[runs.Run]:
-    """Do runs with all processes: the first keeps the books, the others take part in the training."""
-    finished = []
-    for config in configs:
-        # What is done already only the first process says: the others may see the folder later.
-        done = [rank == 0 and any(old.key == runs.run_key(config) for old in _kept(out))]
-        dist.broadcast_object_list(done, src=0)
-        if rank == 0:
-            finished += runs.sweep([config], run, out, progress=False)
-        elif not done[0]:
-            run(config)
-    return finished
+def default_jobs(device: str, threads: int) -> int:
+    """Return how many runs to do at a time: 1 on CUDA, one for each ``threads`` cores on a CPU.
 
+    Args:
+        device: See `run_image`, as ``threads``.
+        threads: See above.
 
-def _kept(out: str | os.PathLike[str]) -> list[runs.Run]:
-    try:
-        return runs.read_runs(out)
-    except FileNotFoundError:
-        return []
-
-
-@contextlib.contextmanager
-def _process_group(device: str) -> Iterator[tuple[int, int]]:
-    """Join the processes that torchrun has started; give this one's number and how many there are.
-
-    Processes that have joined already stay joined: a group is not opened a second time at the same address.
+    Example:
+        >>> default_jobs("cpu", threads=10**6), default_jobs("cuda", threads=1)
+        (1, 1)
     """
-    world = int(os.environ.get("WORLD_SIZE", 1))
-    if dist.is_initialized():
-        yield dist.get_rank(), dist.get_world_size()
+    if device.startswith("cuda") or (device == "auto" and torch.cuda.is_available()):
+        return 1
+    return max(1, (os.cpu_count() or 1) // max(1, threads))
+
+
+def _check_device(device: str) -> None:
+    if device == "auto":
         return
-    if world == 1:
-        yield 0, 1
-        return
-    on_gpu = torch.cuda.is_available() and device != "cpu"
-    dist.init_process_group("nccl" if on_gpu else "gloo")
     try:
-        yield dist.get_rank(), world
-    finally:
-        dist.destroy_process_group()
-
-
-def _require(good: bool, name: str, rule: str, value: object) -> None:
-    if not good:
-        raise ValueError(f"{name} must be {rule}, got {value!r}")
+        kind = torch.device(device)
+        here = kind.type != "cuda" or (kind.index or 0) < torch.cuda.device_count()
+        if kind.type not in ("cpu", "cuda"):
+            torch.zeros(1, device=kind).cpu()
+    except Exception as error:  # each kind of device has errors of its own
+        raise ValueError(f"device must be one of this machine, got {device!r} ({error})") from None
+    if not here:
+        count = torch.cuda.device_count()
+        raise ValueError(f"device must be one of this machine, got {device!r}; it has {count} CUDA devices")

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn import functional as F
 
-__all__ = ["MODELS", "ResNet", "build_model"]
+from refocal.experiments.image_grid import MODELS
 
-MODELS = {"resnet8": 8, "resnet20": 20, "resnet44": 44, "resnet110": 110}
-"""The networks of the paper and their depth: 6 n + 2 layers with weights."""
+__all__ = ["MODELS", "ResNet", "build_model"]
 
 
 class _Sum(torch.autograd.Function):

@@ -120,7 +120,7 @@ def sweep_together(
     for config in configs:
         ended: list[str | None] = [None, None]  # why the run failed, why nothing can be kept any more
         if dist.get_rank() == 0:
-            told = []
+            told: list[bool] = []
 
             def start(config: dict[str, Any], told: list[bool] = told) -> Any:
                 told.append(True)

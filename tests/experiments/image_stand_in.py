@@ -1,0 +1,27 @@
+"""A tiny image data set, and a training on it that takes a moment."""
+
+import numpy as np
+
+from refocal.experiments.images import image_configs
+
+SIZE = 8
+
+
+def save_tiny(path):
+    """Save images whose class is their colour, with noise, and return the path."""
+    rng = np.random.default_rng(0)
+
+    def draw(n):
+        y = np.arange(n) % 4
+        x = rng.integers(0, 150, (n, SIZE, SIZE, 3)) + 100 * np.eye(4, 3, dtype=int)[y][:, None, None]
+        return x.astype(np.uint8), y
+
+    (x, y), (x_test, y_test) = draw(52), draw(20)
+    np.savez(path, X_train=x, y_train=y, X_test=x_test, y_test=y_test)
+    return path
+
+
+def config_of(path, **changes):
+    """One small training: 44 images in batches of 13, so that the last is smaller; learning rate in steps."""
+    config = image_configs(str(path), "resnet8", [2], ["standard"], 1, 4, batch_size=13, validation=0.15)[0]
+    return config | {"milestones": [2, 3]} | changes

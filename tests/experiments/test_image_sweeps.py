@@ -1,0 +1,183 @@
+"""Sweeps of image runs: their data, and what is checked before the first run."""
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from image_stand_in import config_of, save_tiny
+
+from refocal.cli import main
+from refocal.experiments import image_data, images
+from refocal.experiments.images import run_image, sweep_images
+from refocal.experiments.runs import SweepError, read_runs, run_key, sweep
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return save_tiny(tmp_path_factory.mktemp("data") / "tiny.npz")
+
+
+# The data of a run
+
+
+def with_other_data(path, folder):
+    """A file of the same name whose labels are turned round."""
+    folder.mkdir()
+    with np.load(path) as old:
+        np.savez(folder / path.name, **dict(old) | {"y_train": 3 - old["y_train"]})
+    return folder
+
+
+def test_a_result_names_its_data(tiny, tmp_path):
+    result, _ = run_image(config_of(tiny, epochs=1), checkpoints=tmp_path)
+    assert result["data_sha256"] == hashlib.sha256(tiny.read_bytes()).hexdigest()
+    (checkpoint,) = tmp_path.glob("*.pt")
+    assert torch.load(checkpoint, weights_only=True)["data_sha256"] == result["data_sha256"]
+
+
+def test_finished_runs_of_other_data_are_not_mixed_with_new_ones(tiny, tmp_path):
+    first, second = config_of("tiny", epochs=1), config_of("tiny", epochs=1, seed=1)
+    sweep_images([first], tmp_path / "out", data=tiny.parent)
+    other = with_other_data(tiny, tmp_path / "other")
+    message = r"tiny\.npz is not the file that run \w+ in .*out was made from: .*; use another --out"
+    for configs in ([first], [first, second], [second, first]):
+        with pytest.raises(ValueError, match=message):
+            sweep_images(configs, tmp_path / "out", data=other)
+    assert [run.config for run in read_runs(tmp_path / "out")] == [first]
+    sweep_images([second], tmp_path / "out", data=other)  # no wanted run is of other data
+    assert len(sweep_images([first], tmp_path / "new", data=other)) == 1
+
+
+def test_finished_runs_need_no_data(tiny, tmp_path):
+    shutil.copy(tiny, tmp_path / "mine.npz")
+    config = config_of(tmp_path / "mine.npz", epochs=1)
+    (run,) = sweep_images([config], tmp_path / "out")
+    (tmp_path / "mine.npz").unlink()
+    assert sweep_images([config], tmp_path / "out") == [run]
+
+
+def test_runs_and_checkpoints_without_a_checksum_pass(tiny, tmp_path, capsys):
+    config = config_of("tiny", epochs=2)
+
+    def older(config):
+        result, arrays = run_image(config, data=tiny.parent)
+        del result["data_sha256"]
+        return result, arrays
+
+    (run,) = sweep([config], older, tmp_path / "out", progress=False)
+    assert sweep_images([config], tmp_path / "out", data=with_other_data(tiny, tmp_path / "other")) == [run]
+
+    run_image(config | {"epochs": 1}, data=tiny.parent, checkpoints=tmp_path)
+    (path,) = tmp_path.glob("*.pt")
+    state = torch.load(path, weights_only=True)
+    del state["data_sha256"]
+    state["losses"] = [77.0]
+    torch.save(state | {"config": config}, tmp_path / f"{run_key(config)}.pt")
+    result, _ = run_image(config, data=tiny.parent, checkpoints=tmp_path)
+    assert result["train_loss"][0] == 77.0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_checkpoint_of_other_data_counts_as_none(tiny, tmp_path, capsys):
+    config = config_of("tiny", epochs=2)
+    run_image(config, data=tiny.parent, checkpoints=tmp_path)
+    other = with_other_data(tiny, tmp_path / "other")
+    result, _ = run_image(config, data=other, checkpoints=tmp_path)
+    assert "it was made from another data file" in capsys.readouterr().err
+    assert result["train_loss"] == run_image(config, data=other)[0]["train_loss"]
+
+
+# Before the first run
+
+
+@pytest.mark.parametrize(
+    "change, options, error, message",
+    [
+        ({"dataset": "cifar-11"}, {}, ValueError, "unknown data set 'cifar-11'"),
+        ({"dataset": "missing.npz"}, {}, FileNotFoundError, r"missing\.npz is not there"),
+        ({"dataset": "table"}, {}, ValueError, "table has no test set"),
+        ({"dataset": "flat"}, {}, ValueError, r"X of flat must be uint8 images .* got uint8 \(8, 12\)"),
+        ({"dataset": "labels"}, {}, ValueError, r"y_test must be within 0\.\.1, got 2"),
+        ({"validation": 0.001}, {}, ValueError, r"too few images for a validation part of 0\.001"),
+        ({}, {"threads": 0}, ValueError, "threads must be >= 1, got 0"),
+        ({}, {"device": "warp"}, ValueError, "device must be one of this machine, got 'warp'"),
+        ({}, {"device": "cuda:99"}, ValueError, "got 'cuda:99'; it has . CUDA devices"),
+        ({}, {"device": "meta"}, ValueError, "device must be one of this machine, got 'meta'"),
+        ({}, {"data": "no-such-folder"}, FileNotFoundError, "data must be a folder"),
+    ],
+)
+def test_what_cannot_work_is_said_before_any_run(tiny, tmp_path, change, options, error, message):
+    x, y = np.zeros((8, 8, 8, 3), np.uint8), np.arange(8) % 2
+    shutil.copy(tiny, tmp_path)
+    np.savez(tmp_path / "table.npz", X=np.eye(8), y=y)
+    np.savez(
+        tmp_path / "flat.npz",
+        X_train=x[:, 0, :4].reshape(8, 12),
+        y_train=y,
+        X_test=x[:, 0, :4].reshape(8, 12),
+        y_test=y,
+    )
+    np.savez(tmp_path / "labels.npz", X_train=x, y_train=y, X_test=x, y_test=y + 1)
+    good = config_of("tiny", epochs=1)
+    with pytest.raises(error, match=message) as raised:
+        sweep_images([good, good | {"seed": 1} | change], tmp_path, **{"data": tmp_path} | options)
+    assert not isinstance(raised.value, SweepError)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_data_are_fetched_once_and_here(tiny, tmp_path, monkeypatch):
+    calls = []
+
+    def fetch(name):
+        calls.append(name)
+        return shutil.copy(tiny, tmp_path / "svhn.npz")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("REFOCAL_DATA", raising=False)
+    monkeypatch.setattr(image_data, "fetch", lambda name: Path(fetch(name)))
+    configs = [config_of("svhn", epochs=1, seed=seed) for seed in (0, 1)]
+    assert len(sweep_images(configs, tmp_path / "out")) == 2
+    assert calls == ["svhn"]
+
+
+@pytest.mark.slow
+def test_relative_paths_reach_the_workers(tiny, tmp_path, monkeypatch):
+    monkeypatch.chdir(tiny.parent)
+    named, file = config_of("tiny", epochs=1), config_of("tiny.npz", epochs=1)
+    keys = [run_key(named), run_key(file)]
+    seen = []
+    sweep_here = images.runs.sweep
+
+    def spy(configs, run, out, **options):
+        seen.append(run.keywords["data"])
+        monkeypatch.chdir(tmp_path)  # where a worker may be
+        return sweep_here(configs, run, out, **options)
+
+    monkeypatch.setattr(images.runs, "sweep", spy)
+    out = tmp_path / "out"
+    assert [run.key for run in sweep_images([named, file], out, data=".", jobs=2)] == keys
+    assert seen == [{"tiny": tiny, "tiny.npz": tiny}]
+
+
+def test_default_jobs(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 12)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert [images.default_jobs("cpu", n) for n in (1, 5, 12, 13)] == [12, 2, 1, 1]
+    assert images.default_jobs("auto", 3) == 4
+    assert images.default_jobs("cuda:1", 1) == 1
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert (images.default_jobs("auto", 1), images.default_jobs("cpu", 1)) == (1, 12)
+
+
+def test_the_command_takes_the_default_jobs(monkeypatch, tmp_path):
+    seen = []
+    monkeypatch.setattr(images, "sweep_images", lambda *_, **options: seen.append(options["jobs"]))
+    monkeypatch.setattr(images, "default_jobs", lambda device, threads: (device, threads))
+    command = ["reproduce", "images", "--out", str(tmp_path / "none"), "--device", "cpu", "--threads", "3"]
+    for more in ([], ["--jobs", "5"]):
+        assert main([*command, *more]) == 1  # there are no runs to report
+    assert seen == [("cpu", 3), 5]

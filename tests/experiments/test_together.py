@@ -1,0 +1,160 @@
+"""Image runs that two processes do together, as under torchrun."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from image_stand_in import save_tiny
+
+from refocal.cli import main
+from refocal.experiments import images
+from refocal.experiments.images import image_configs, sweep_images
+from refocal.experiments.runs import read_runs
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return save_tiny(tmp_path_factory.mktemp("data") / "tiny.npz")
+
+
+SHARED = """
+import sys
+from refocal.experiments import images
+options = {"batch_size": 13, "validation": 0.15}
+configs = images.image_configs(sys.argv[1], "resnet8", [2], ["ls"], 1, 1, **options)
+images.sweep_images(configs * 2, sys.argv[2], device="cpu")  # the second time it is done, and nobody waits
+"""
+
+DIVERGING = """
+import sys
+from refocal.cli import main
+from refocal.experiments import image_grid, images
+configs = image_grid.image_configs
+def wild(*arguments, **options):  # the first run cannot be trained, the second can
+    first, second = configs(*arguments, **options)
+    return [first | {"lr": 1e30}, second]
+images.image_configs = wild
+sys.exit(main(["reproduce", "images", "--dataset", sys.argv[1], "--gamma", "0", "2", "--paradigm", "ls",
+               "--trials", "1", "--epochs", "2", "--device", "cpu", "--out", sys.argv[2]]))
+"""
+
+ALONE = """
+import os, sys
+from refocal.experiments import images
+augment = images.augment
+def fail(*arguments):
+    if os.environ["RANK"] == "1":
+        raise MemoryError("no more")
+    return augment(*arguments)
+images.augment = fail
+configs = images.image_configs(sys.argv[1], "resnet8", [2], ["ls"], 1, 1)
+images.sweep_images(configs, sys.argv[2], device="cpu")
+"""
+
+
+def two_processes(code, *arguments):
+    """Run a program as torchrun would; return the exit codes and what was written to stderr."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = os.environ | {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": "2",
+        "OMP_NUM_THREADS": "1",
+    }
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, *map(str, arguments)],
+            env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        errors = [process.communicate(timeout=300)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    return [process.returncode for process in processes], errors
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one(tiny, tmp_path):
+    configs = image_configs(str(tiny), "resnet8", [2], ["ls"], 1, 1, batch_size=13, validation=0.15)
+    alone = sweep_images(configs, tmp_path / "alone")
+    codes, errors = two_processes(SHARED, tiny, tmp_path / "shared")
+    assert codes == [0, 0], errors
+    shared = {run.key: run for run in read_runs(tmp_path / "shared")}
+    assert len(shared) == 1
+    for run in alone:
+        together = shared[run.key]
+        np.testing.assert_allclose(together.result["train_loss"], run.result["train_loss"], rtol=1e-4)
+        np.testing.assert_allclose(
+            together.arrays()["test_logits"], run.arrays()["test_logits"], rtol=1e-2, atol=1e-3
+        )
+    assert not Path(tmp_path / "shared" / "checkpoints").exists()
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_in_two_processes_stops_no_other(tiny, tmp_path):
+    codes, errors = two_processes(DIVERGING, tiny, tmp_path)
+    assert codes == [1, 1], errors
+    (run,) = read_runs(tmp_path)
+    assert run.config["gamma"] == 2
+    for text in errors:
+        last = text.strip().splitlines()[-1]
+        assert last.startswith("refocal: 1 of 2 runs failed, the others are kept in ")
+        assert "FloatingPointError: the training loss is nan in epoch 2; lower lr" in last
+    assert "Traceback" not in errors[1]
+
+
+@pytest.mark.slow
+def test_a_process_that_fails_alone_ends_all(tiny, tmp_path):
+    codes, errors = two_processes(ALONE, tiny, tmp_path)
+    assert codes == [1, 1], errors
+    assert "refocal: process 1 cannot go on in " in errors[1]
+    assert "MemoryError: no more" in errors[1]
+    assert "refocal: process 0 cannot go on in " in errors[0]
+    assert "Traceback" not in "".join(errors)
+    assert read_runs(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_bad_data_are_said_by_every_process(tmp_path):
+    np.savez(tmp_path / "table.npz", X=np.eye(4), y=[0, 1, 0, 1])
+    code = "import sys; from refocal.cli import main; sys.exit(main(['reproduce', 'images', *sys.argv[1:]]))"
+    codes, errors = two_processes(
+        code, "--dataset", tmp_path / "table.npz", "--device", "cpu", "--out", tmp_path / "out"
+    )
+    assert codes == [1, 1]
+    assert errors == ["refocal: table has no test set; X_test and y_test are needed\n"] * 2
+
+
+@pytest.mark.parametrize(
+    "given, names",
+    [
+        (["--jobs", "2"], "--jobs"),
+        (["--address", "auto", "--engine", "ray"], "--address, --engine"),
+    ],
+)
+def test_torchrun_and_an_engine_are_refused_by_the_command(given, names, monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("RANK", "0")
+    assert main(["reproduce", "images", "--out", str(tmp_path), *given]) == 1
+    assert capsys.readouterr() == ("", f"refocal: under torchrun there is no choice of {names}\n")
+
+
+def test_torchrun_has_no_choice_of_an_engine(monkeypatch, tmp_path):
+    @images.contextlib.contextmanager
+    def two(device):
+        yield 0, 2
+
+    monkeypatch.setattr(images, "process_group", two)
+    with pytest.raises(ValueError, match=r"^under torchrun there is no choice of engine$"):
+        sweep_images([], tmp_path, engine="ray")
