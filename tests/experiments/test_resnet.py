@@ -57,6 +57,17 @@ def test_gradient_of_the_network():
     assert torch.autograd.gradcheck(lambda x: model(x).square().sum(), x, atol=1e-5, fast_mode=True)
 
 
+def test_gradients_stay_channels_last():
+    # One gradient in the other layout makes every operation after it in the block slow.
+    block = BasicBlock(16, 32, 2).to(memory_format=torch.channels_last)
+    x = torch.randn(4, 16, 32, 32).contiguous(memory_format=torch.channels_last).requires_grad_()
+    y = block(x)
+    seen = []
+    x.register_hook(lambda gradient: seen.append(gradient.stride()))
+    y.square().sum().backward()
+    assert seen == [x.stride()]
+
+
 def test_weights_are_channels_last():
     weight = build_model("resnet8", 10).blocks[0].conv1.weight
     assert weight.is_contiguous(memory_format=torch.channels_last)

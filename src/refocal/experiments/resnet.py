@@ -85,7 +85,8 @@ class BasicBlock(nn.Module):
         y = F.relu_(self.norm1(self.conv1(x)))
         y = self.norm2(self.conv2(y))
         if self.stride > 1:
-            x = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.new_channels))
+            # Pooling over one pixel is slicing, but its gradient stays channels-last.
+            x = F.pad(F.avg_pool2d(x, 1, self.stride), (0, 0, 0, 0, 0, self.new_channels))
         return F.relu_(y.add_(x))
 
 
@@ -129,7 +130,7 @@ class ResNet(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits (n, n_classes) of normalised images (n, 3, height, width)."""
         x = F.relu_(self.norm(self.conv(images)))
-        logits: Tensor = self.linear(self.blocks(x).mean((2, 3)))
+        logits: Tensor = self.linear(F.adaptive_avg_pool2d(self.blocks(x), 1).flatten(1))
         return logits
 
 
