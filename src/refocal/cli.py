@@ -211,23 +211,31 @@ def _add_images_options(parser: argparse.ArgumentParser) -> None:
     add("--threads", type=int, default=1, metavar="N", help="of a run; --jobs is cores / N, 1 on CUDA")
     add("--compile", action="store_true", help="use torch.compile")
     add("--data", metavar="DIR", help="a folder of .npz files (default: $REFOCAL_DATA)")
-    add("--gpus-per-run", type=float, default=0.0, metavar="N", help="what a Ray run asks for (default: 0)")
+    add("--gpus-per-run", type=float, metavar="N", help="what a Ray run asks for (default: 0)")
     _add_engine_options(parser)
 
 
 def _add_engine_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--jobs", type=int, metavar="N", help="runs at a time (default: what the cores allow)")
-    add("--engine", default="local", help="local, or ray for a Ray cluster")
+    add("--engine", help="local, or ray for a Ray cluster (default: local)")
     add("--address", help="of the Ray cluster (default: start one here)")
-    add("--cpus-per-run", type=float, default=1.0, metavar="N", help="what a Ray run asks for (default: 1)")
+    add("--cpus-per-run", type=float, metavar="N", help="what a Ray run asks for (default: 1)")
 
 
 def _engine(args: argparse.Namespace) -> dict[str, Any]:
-    if args.engine == "local":
-        return {"jobs": os.cpu_count() if args.jobs is None else args.jobs, "address": args.address}
-    resources = {"num_cpus": args.cpus_per_run, "num_gpus": getattr(args, "gpus_per_run", 0.0)}
+    if args.engine != "ray" and (names := _given(args, "address", "cpus_per_run", "gpus_per_run")):
+        raise ValueError(f"{names}: for --engine ray only")
+    if args.engine in (None, "local"):
+        return {"jobs": os.cpu_count() if args.jobs is None else args.jobs}
+    asked = {"num_cpus": args.cpus_per_run, "num_gpus": getattr(args, "gpus_per_run", None)}
+    resources = {"num_cpus": 1.0} | {name: value for name, value in asked.items() if value is not None}
     return {"jobs": args.jobs, "engine": args.engine, "address": args.address, "resources": resources}
+
+
+def _given(args: argparse.Namespace, *names: str) -> str:
+    """Return those of the options that were given, as they are typed."""
+    return ", ".join(f"--{name.replace('_', '-')}" for name in names if getattr(args, name, None) is not None)
 
 
 def _reproduce_theory(args: argparse.Namespace) -> None:
@@ -245,6 +253,7 @@ def _reproduce_synthetic(args: argparse.Namespace) -> None:
 def _reproduce_tabular(args: argparse.Namespace) -> None:
     from refocal.experiments.tabular_report import experiments_of, run_tabular_study
 
+    options = _engine(args)
     experiments = experiments_of(
         args.dataset,
         models=args.model,
@@ -258,7 +267,7 @@ def _reproduce_tabular(args: argparse.Namespace) -> None:
         seed=args.seed,
         data=args.data,
     )
-    _print_files(run_tabular_study(experiments, args.out, **_engine(args)))
+    _print_files(run_tabular_study(experiments, args.out, **options))
 
 
 def _reproduce_images(args: argparse.Namespace) -> None:
@@ -276,13 +285,11 @@ def _reproduce_images(args: argparse.Namespace) -> None:
     )
     options: dict[str, Any] = {}
     if "RANK" in os.environ:  # started by torchrun: its processes do each run together
-        given = {"jobs": args.jobs, "address": args.address}
-        names = [f"--{name}" for name, value in given.items() if value is not None]
-        names += ["--engine"] if args.engine != "local" else []
+        names = _given(args, "jobs", "engine", "address", "cpus_per_run", "gpus_per_run")
         if names:
-            raise ValueError(f"under torchrun there is no choice of {', '.join(names)}")
+            raise ValueError(f"under torchrun there is no choice of {names}")
     else:
-        if args.engine == "local" and args.jobs is None:
+        if args.engine in (None, "local") and args.jobs is None:
             args.jobs = default_jobs(args.device, args.threads)
         options = _engine(args)
     sweep_images(

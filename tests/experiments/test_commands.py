@@ -71,3 +71,16 @@ def test_help(study, option, capsys):
     assert option in text
     assert f"folder (default: results/{study})" in " ".join(text.split())
     assert errors == ""
+
+
+@pytest.mark.parametrize(
+    "given, names",
+    [
+        (["images", "--gpus-per-run", "0.5"], "--gpus-per-run"),
+        (["images", "--engine", "local", "--address", "auto"], "--address"),
+        (["tabular", "--cpus-per-run", "2"], "--cpus-per-run"),
+    ],
+)
+def test_options_of_ray_are_refused_without_ray(given, names, tmp_path, capsys):
+    assert main(["reproduce", *given, "--out", str(tmp_path)]) == 1
+    assert capsys.readouterr() == ("", f"refocal: {names}: for --engine ray only\n")

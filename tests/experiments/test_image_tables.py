@@ -267,6 +267,23 @@ def test_a_temperature_that_does_not_exist_is_left_out(tmp_path):
     assert "| Standard | raw" in text
 
 
+def run_with_few_validation_images(config):
+    result, arrays = minimiser_run(config)
+    few = {name: array[:3] if name.startswith("validation") else array for name, array in arrays.items()}
+    return result, few
+
+
+def test_too_few_validation_images_for_advice(tmp_path):
+    configs = image_configs("svhn-s", "resnet8", [1], ["ls"], 2, epochs=2)
+    group = measure_group("it", sweep(configs, run_with_few_validation_images, tmp_path, progress=False))
+    text = "\n".join(report_text(group))
+    assert "2 trials of each setting" in text
+    assert "--gamma 1 --paradigm ls --trials 2" in text
+    assert "| LS | Psi |" in text
+    assert "selector" not in text
+    assert "- advice for LS of gamma 1, trial 1: " in text
+
+
 def test_no_runs(tmp_path):
     with pytest.raises(FileNotFoundError, match="no sweep has written"):
         write_image_report(tmp_path)

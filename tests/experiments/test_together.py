@@ -141,7 +141,8 @@ def test_bad_data_are_said_by_every_process(tmp_path):
     "given, names",
     [
         (["--jobs", "2"], "--jobs"),
-        (["--address", "auto", "--engine", "ray"], "--address, --engine"),
+        (["--address", "auto", "--engine", "ray"], "--engine, --address"),
+        (["--engine", "local", "--gpus-per-run", "0.5"], "--engine, --gpus-per-run"),
     ],
 )
 def test_torchrun_and_an_engine_are_refused_by_the_command(given, names, monkeypatch, tmp_path, capsys):

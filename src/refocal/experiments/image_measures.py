@@ -79,8 +79,9 @@ class Group:
         name: Of its files.
         config: What all runs have in common.
         measures: Of every run, paradigm and link.
-        advice: One a run.
-        skipped: Temperatures that could not be fitted, with the reason.
+        advice: One a run, where there are enough validation images.
+        settings: Paradigm, gamma and trial of each run.
+        skipped: Temperatures that could not be fitted and runs without advice, with the reason.
         seconds: Seconds an epoch, the median over the runs.
         threads: Of the runs, on ``device``.
         device: Where they were trained.
@@ -91,6 +92,7 @@ class Group:
     config: dict[str, Any]
     measures: tuple[Measure, ...]
     advice: tuple[Advice, ...]
+    settings: tuple[tuple[str, float, int], ...]
     skipped: tuple[str, ...]
     seconds: float
     threads: int
@@ -122,18 +124,25 @@ def measure_group(name: str, runs: Sequence[Run]) -> Group:
     """
     measures: list[Measure] = []
     advice: list[Advice] = []
+    settings: list[tuple[str, float, int]] = []
     skipped: list[str] = []
     for run in sorted(runs, key=lambda r: (r.config["gamma"], r.config["paradigm"], r.config["seed"])):
         found, problems = _measure(run)
         measures += found
         skipped += problems
-        advice.append(_advise(run))
+        paradigm, gamma, seed = (run.config[key] for key in ("paradigm", "gamma", "seed"))
+        settings.append((paradigm, gamma, seed))
+        try:
+            advice.append(_advise(run))
+        except ValueError as error:
+            skipped.append(f"advice for {TITLES[paradigm]} of gamma {gamma:g}, trial {seed}: {error}")
     result = runs[0].result
     return Group(
         name,
         {key: value for key, value in runs[0].config.items() if key not in OWN},
         tuple(measures),
         tuple(advice),
+        tuple(settings),
         tuple(skipped),
         float(np.median([run.result["seconds_per_epoch"] for run in runs])),
         result["threads"],

@@ -178,7 +178,7 @@ def report_text(group: Group) -> Iterable[str]:
 
 def _trials(group: Group) -> str:
     """Say how many trials there are, and where settings differ in it."""
-    counts = Counter((a.paradigm, a.gamma) for a in group.advice)
+    counts = Counter((paradigm, gamma) for paradigm, gamma, _ in group.settings)
     least, most = min(counts.values()), max(counts.values())
     if least == most:
         return f"{most} trial{'s' if most > 1 else ''} of each setting"
@@ -199,9 +199,9 @@ def _schedule(group: Group) -> str:
 def _command(group: Group) -> Iterable[str]:
     """Give the command that makes the runs of a group, and what it does not say."""
     config = group.config
-    gammas = sorted({a.gamma for a in group.advice})
-    paradigms = [p for p in ("standard", "ls") if any(a.paradigm == p for a in group.advice)]
-    trials = max(a.seed for a in group.advice) + 1
+    trained, gammas, seeds = (sorted(set(column)) for column in zip(*group.settings, strict=True))
+    paradigms = [paradigm for paradigm in ("standard", "ls") if paradigm in trained]
+    trials = max(seeds) + 1
     words = ["refocal reproduce images --dataset", shlex.quote(config["dataset"]), "--model", config["model"]]
     words += ["--gamma", *(f"{gamma:g}" for gamma in gammas), "--paradigm", *paradigms]
     words += ["--trials", str(trials), "--epochs", str(config["epochs"]), "--precision", config["precision"]]
@@ -214,8 +214,9 @@ def _command(group: Group) -> Iterable[str]:
     if others:
         yield from ["", f"With {', '.join(others)}, for which the command has no option."]
     runs = len(gammas) * len(paradigms) * trials
-    if runs > len(group.advice):
-        yield from ["", f"The command makes {runs} runs; {len(group.advice)} of them are finished and here."]
+    here = len(group.settings)
+    if runs > here:
+        yield from ["", f"The command makes {runs} runs; {here} of them are finished and here."]
 
 
 def _errors(group: Group) -> Iterable[str]:
@@ -288,6 +289,8 @@ def _shows(it_does: bool) -> str:
 
 
 def _advice_table(group: Group) -> Iterable[str]:
+    if not group.advice:
+        return
     yield from ["", "## What the selector advises, from the validation part", ""]
     head = ["paradigm", "gamma", "trial", "advice", "clear", "T", "test ECE: raw -> advised"]
     head += ["test NLL: raw -> advised", "smallest test NLL"]
