@@ -16,9 +16,24 @@ from torch import nn
 
 import refocal
 from refocal import Focal, SigmoidFocal
-from refocal.torch import FocalLoss, Posterior, SigmoidFocalLoss, _fused, focal_loss, sigmoid_focal_loss
+from refocal.torch import (
+    FocalLoss,
+    Posterior,
+    SigmoidFocalLoss,
+    _fast,
+    _fused,
+    focal_loss,
+    sigmoid_focal_loss,
+)
 
 GAMMAS = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0]
+
+
+@pytest.fixture(autouse=True, params=["with kernels", "without"])
+def _kernels(request, monkeypatch):
+    """Every test runs both ways: what kernels do not take, and where Numba is missing, must be the same."""
+    if request.param == "without":
+        monkeypatch.setattr(_fast, "kernels", lambda: None)
 
 
 def seeded(seed: int = 0) -> torch.Generator:

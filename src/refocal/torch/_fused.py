@@ -76,7 +76,7 @@ class HardFocal(Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         logits, target, phi = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return *_by_autograd(ctx, (logits,), grads[0]), None, None, None
+            return *by_autograd(ctx, (logits,), grads[0]), None, None, None
         scale = (phi * grads[0]).unsqueeze(1)
         result = torch.empty_like(logits)
         for z, part, scale_part in in_blocks(logits, result, scale):
@@ -137,7 +137,7 @@ class SoftFocal(Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         logits, targets = ctx.saved_tensors
         if torch.is_grad_enabled() or ctx.needs_input_grad[1]:
-            return *_by_autograd(ctx, (logits, targets), grads[0]), None, None, None
+            return *by_autograd(ctx, (logits, targets), grads[0]), None, None, None
         result = torch.empty_like(logits)
         one = logits.new_ones(())
         for rows in blocks(logits):
@@ -223,7 +223,7 @@ class BinaryFocal(Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         logits, targets = ctx.saved_tensors
         if torch.is_grad_enabled() or ctx.needs_input_grad[1]:
-            return *_by_autograd(ctx, (logits, targets), grads[0]), None, None, None
+            return *by_autograd(ctx, (logits, targets), grads[0]), None, None, None
         z, y = logits.reshape(-1), targets.reshape(-1)
         grad = grads[0] if ctx.add_up else grads[0].reshape(-1)
         result = torch.empty_like(z)
@@ -299,7 +299,7 @@ def _slope(s: Tensor, hit: Tensor, other: Tensor, gamma: float) -> Tensor:
     return s.mul_(gamma).exp_().mul_(hit).neg_()
 
 
-def _by_autograd(ctx: Any, inputs: tuple[Tensor, ...], grad: Tensor) -> list[Tensor | None]:
+def by_autograd(ctx: Any, inputs: tuple[Tensor, ...], grad: Tensor) -> list[Tensor | None]:
     """Return the gradients as functions that can be differentiated again."""
     needed = ctx.needs_input_grad[: len(inputs)]
     with torch.enable_grad():

@@ -8,13 +8,16 @@ import torch
 from torch import Tensor, nn
 
 from refocal._arrays import is_real_tensor
-from refocal._checks import check_entries, check_fraction
+from refocal._checks import check_entries, check_fraction, check_number
 from refocal.focal import focal_terms
 from refocal.objectives import Focal, Objective, SigmoidFocal
+from refocal.torch._fast import BinaryFocalKernel, HardFocalKernel, SoftFocalKernel, fits
 from refocal.torch._fused import Binary, BinaryFocal, HardFocal, SoftFocal
 
 Gamma = float | Sequence[float] | Tensor
 REDUCTIONS = ("mean", "sum", "none")
+NO_LABEL = -(2**62)
+"""Ignored where no row is."""
 
 
 def focal_loss(
@@ -55,6 +58,39 @@ def focal_loss(
         raise TypeError(f"logits must hold floating point numbers, got dtype {logits.dtype}")
     if logits.ndim == 0:
         raise ValueError("logits must have a class axis, got a single number")
+    if weight is None and not smoothing and logits.ndim == 2 and isinstance(gamma, (int, float)):
+        loss = _in_one_call(logits, target, gamma, ignore_index, reduction)
+        if loss is not None:
+            return loss
+    return _in_steps(logits, target, gamma, weight, ignore_index, reduction, smoothing)
+
+
+def _in_one_call(
+    logits: Tensor, target: Tensor, gamma: float, ignore_index: int, reduction: str
+) -> Tensor | None:
+    """Return the loss if a kernel can do it all, else None."""
+    hard = target.shape == logits.shape[:1]
+    if not (hard or target.shape == logits.shape) or not fits(logits) or not fits(target, labels=hard):
+        return None
+    gamma = check_number("gamma", gamma, low=0.0, rule="finite and >= 0")
+
+    def plain(z: Tensor, y: Tensor = target) -> Tensor:
+        return _in_steps(z, y, gamma, None, ignore_index, reduction, 0.0)
+
+    if hard:
+        return _apply(HardFocalKernel, logits, target, gamma, ignore_index, reduction, plain)
+    return _apply(SoftFocalKernel, logits, target, gamma, reduction, plain)
+
+
+def _in_steps(
+    logits: Tensor,
+    target: Tensor,
+    gamma: Gamma,
+    weight: Tensor | None,
+    ignore_index: int,
+    reduction: str,
+    smoothing: float,
+) -> Tensor:
     axis = class_axis(logits)
     c = logits.shape[axis]
     row_shape = logits.shape[:axis] + logits.shape[axis + 1 :]
@@ -139,21 +175,21 @@ def sigmoid_focal_loss(
         )
     z = logits.to(_working_dtype(logits))
     y = target.to(z.dtype)
-    numbers = isinstance(spec.gamma, float) and (spec.alpha is None or isinstance(spec.alpha, float))
-    if numbers and is_real_tensor(z):
+    if isinstance(spec.gamma, float) and isinstance(spec.alpha, float | None) and is_real_tensor(z):
         of_one, of_zero = (1.0, 1.0) if spec.alpha is None else (spec.alpha, 1 - spec.alpha)
         if spec.label_smoothing:
             y = (1 - spec.label_smoothing) * y + spec.label_smoothing / 2
         bare = SigmoidFocal(spec.gamma, spec.alpha)
         add_up = reduction != "none"
-        loss = _apply(
-            BinaryFocal,
-            z,
-            y,
-            Binary(spec.gamma, of_one, of_zero),
-            add_up,
-            lambda z, y: bare.loss(z.reshape(-1), y.reshape(-1)).sum() if add_up else _any_shape(bare, z, y),
-        )
+
+        def plain(z: Tensor, y: Tensor) -> Tensor:
+            return bare.loss(z.reshape(-1), y.reshape(-1)).sum() if add_up else _any_shape(bare, z, y)
+
+        numbers = Binary(spec.gamma, of_one, of_zero)
+        if fits(z) and fits(y):
+            loss = _apply(BinaryFocalKernel, z, y, numbers, "sum" if add_up else "none", plain)
+        else:
+            loss = _apply(BinaryFocal, z, y, numbers, add_up, plain)
     else:
         loss = _any_shape(spec, z, y)
         loss = loss if reduction == "none" else loss.sum()
@@ -391,6 +427,8 @@ def _hard_rows(z: Tensor, y: Tensor, gamma: float | Tensor, per_class: bool) -> 
         loss: Tensor = focal_terms(z, y, column, 1)
         return loss
 
+    if isinstance(of_row, float) and fits(z) and fits(y, labels=True):
+        return _apply(HardFocalKernel, z, y, of_row, NO_LABEL, "none", plain)
     return _apply(HardFocal, z, y.unsqueeze(1), of_row, plain) if is_real_tensor(z) else plain(z)
 
 
@@ -404,6 +442,8 @@ def _soft_rows(z: Tensor, v: Tensor, gamma: float | Tensor, weight: Tensor | Non
         loss: Tensor = focal_terms(z, v, gamma, 1, 1.0 if row is None else row)
         return loss
 
+    if isinstance(gamma, float) and row is None and fits(z) and fits(v):
+        return _apply(SoftFocalKernel, z, v, gamma, "none", plain)
     return _apply(SoftFocal, z, v, gamma, row, plain) if is_real_tensor(z) else plain(z, v)
 
 
