@@ -206,6 +206,9 @@ def _add_images_options(parser: argparse.ArgumentParser) -> None:
     add("--paradigm", nargs="+", default=["standard", "ls"], help="standard, ls (default: both)")
     add("--trials", type=int, default=10, metavar="N", help="(default: 10)")
     add("--epochs", type=int, metavar="N", help="(default: the paper's; the rate falls in proportion)")
+    add(
+        "--validation", type=float, default=0.1, metavar="PART", help="of each class, held out (default: 0.1)"
+    )
     add("--precision", default="float32", help="float32, or bfloat16 for mixed precision")
     add("--device", default="auto", help="cpu, cuda, ... (default: auto)")
     add("--threads", type=int, default=1, metavar="N", help="of a run; --jobs is cores / N, 1 on CUDA")
@@ -281,6 +284,7 @@ def _reproduce_images(args: argparse.Namespace) -> None:
         args.paradigm,
         args.trials,
         args.epochs,
+        validation=args.validation,
         precision=args.precision,
     )
     options: dict[str, Any] = {}

@@ -185,7 +185,7 @@ def test_the_report(out, tmp_path):
     command = (
         "refocal reproduce images --dataset cifar10-s --model resnet8 --gamma 0 3 --paradigm standard ls "
     )
-    command += "--trials 2 --epochs 60 --precision float32 --device cpu --threads 1"
+    command += "--trials 2 --epochs 60 --validation 0.1 --precision float32 --device cpu --threads 1"
     assert f"```\n{command}\n```\n\n## Test error" in text
     assert "| LS: the raw ECE grows with gamma | yes |" in text
     assert "| LS: Psi is better than raw, gamma 3 | yes |" in text
@@ -197,7 +197,7 @@ def test_the_report(out, tmp_path):
 
 
 def test_the_command_is_that_of_the_runs(tmp_path):
-    options = {"precision": "bfloat16", "lr": 0.05}
+    options = {"precision": "bfloat16", "lr": 0.05, "validation": 0.02}
     configs = image_configs("my data/a.npz", "resnet8", [1], ["ls"], [0, 2], epochs=200, **options)
     configs += image_configs("my data/a.npz", "resnet8", [2], ["ls"], [2], epochs=200, **options)
     group = measure_group("it", sweep(configs, minimiser_run, tmp_path, progress=False))
@@ -215,6 +215,7 @@ def test_the_command_is_that_of_the_runs(tmp_path):
         args.paradigm,
         args.trials,
         args.epochs,
+        validation=args.validation,
         precision=args.precision,
     )
     assert all(config | {"lr": 0.1} in made for config in configs)

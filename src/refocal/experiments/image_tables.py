@@ -204,12 +204,15 @@ def _command(group: Group) -> Iterable[str]:
     trials = max(seeds) + 1
     words = ["refocal reproduce images --dataset", shlex.quote(config["dataset"]), "--model", config["model"]]
     words += ["--gamma", *(f"{gamma:g}" for gamma in gammas), "--paradigm", *paradigms]
-    words += ["--trials", str(trials), "--epochs", str(config["epochs"]), "--precision", config["precision"]]
+    words += ["--trials", str(trials), "--epochs", str(config["epochs"])]
+    words += ["--validation", str(config["validation"]), "--precision", config["precision"]]
     words += ["--device", group.device, "--threads", str(group.threads)]
     yield from ["```", " ".join(words), "```"]
     defaults = image_configs(config["dataset"], config["model"], [0], ["ls"], 1, config["epochs"])[0]
     others = [
-        f"{key}={value}" for key, value in config.items() if value != defaults[key] and key != "precision"
+        f"{key}={value}"
+        for key, value in config.items()
+        if value != defaults[key] and key not in ("precision", "validation")
     ]
     if others:
         yield from ["", f"With {', '.join(others)}, for which the command has no option."]
