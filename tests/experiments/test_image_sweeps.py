@@ -181,3 +181,25 @@ def test_the_command_takes_the_default_jobs(monkeypatch, tmp_path):
     for more in ([], ["--jobs", "5"]):
         assert main([*command, *more]) == 1  # there are no runs to report
     assert seen == [("cpu", 3), 5]
+
+
+@pytest.mark.slow
+def test_ray_trains_the_same_networks(tiny, tmp_path, monkeypatch, capsys):
+    ray = pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    command = ["reproduce", "images", "--dataset", str(tiny), "--gamma", "0", "2", "--paradigm", "ls"]
+    command += ["--trials", "1", "--epochs", "1", "--device", "cpu"]
+    assert main([*command, "--jobs", "1", "--out", str(tmp_path / "local")]) == 0
+    # Ray only counts GPUs: two runs of half a one go on at a time, and here they train on the CPU.
+    ray.init(num_cpus=2, num_gpus=1, log_to_driver=False, logging_level="ERROR")
+    try:
+        ask = ["--engine", "ray", "--gpus-per-run", "0.5", "--cpus-per-run", "1"]
+        assert main([*command, *ask, "--out", str(tmp_path / "ray")]) == 0
+    finally:
+        ray.shutdown()
+    local, remote = (read_runs(tmp_path / name) for name in ("local", "ray"))
+    assert [run.key for run in remote] == [run.key for run in local]
+    for one, other in zip(local, remote, strict=True):
+        assert one.result["train_loss"] == other.result["train_loss"]
+        np.testing.assert_array_equal(one.arrays()["test_logits"], other.arrays()["test_logits"])
+    assert capsys.readouterr().out.count("README.md") == 2
