@@ -336,3 +336,18 @@ def test_red_and_green_would_be_seen():
 def test_colours_are_not_all_there_is():
     assert len(set(MARKERS)) == len(set(HATCHES)) == len(METHOD_COLORS) == len(set(METHOD_COLORS))
     assert plots.LINE_STYLES[0] != plots.LINE_STYLES[1]
+
+
+def test_single_trials_are_lines_in_the_colour_of_their_series():
+    ax = plots.plot_boxes({"raw": {0: [1.0], 1: [2.0]}, "psi": {0: [1.5], 1: [3.0]}})
+    medians = [line for line in ax.lines if line.get_linewidth() == 3.0]
+    assert [line.get_color() for line in medians] == [c for c in plots.METHOD_COLORS[:2] for _ in range(2)]
+
+
+def test_the_legend_of_boxes_covers_no_box():
+    numbers = {group: [1.0, 2.0, 3.0] for group in range(4)}
+    ax = plots.plot_boxes(dict.fromkeys("abcde", numbers))
+    ax.figure.canvas.draw()
+    legend = ax.get_legend().get_window_extent()
+    highest = ax.transData.transform((0, 3.0))[1]
+    assert legend.y0 > highest

@@ -283,6 +283,9 @@ def plot_boxes(
     ax = axes_or_new(ax, width=max(4.0, 1.5 + 0.45 * len(groups) * len(series)), height=3.4)
     width = 0.8 / len(series)
     for i, (name, numbers) in enumerate(series.items()):
+        # A single trial is a line and no box: the line has to say whose it is.
+        single = all(len(numbers[group]) == 1 for group in groups)
+        color, thickness = (METHOD_COLORS[i], 3.0) if single else ("black", 1.4)
         ax.boxplot(
             [np.asarray(numbers[group], dtype=float) for group in groups],
             positions=np.arange(len(groups)) + (i - (len(series) - 1) / 2) * width,
@@ -294,7 +297,7 @@ def plot_boxes(
                 "hatch": HATCHES[i],
                 "edgecolor": METHOD_COLORS[i],
             },
-            medianprops={"color": "black", "linewidth": 1.4},
+            medianprops={"color": color, "linewidth": thickness},
             whiskerprops={"color": METHOD_COLORS[i]},
             capprops={"color": METHOD_COLORS[i]},
             flierprops={"marker": MARKERS[i], "markersize": 3, "markeredgecolor": METHOD_COLORS[i]},
@@ -304,7 +307,11 @@ def plot_boxes(
     ax.set_xlim(-0.5, len(groups) - 0.5)
     for edge in np.arange(len(groups) - 1) + 0.5:
         ax.axvline(edge, color="0.85", linewidth=0.8, zorder=0)
-    ax.legend(fontsize=SMALL, frameon=False)
+    columns = min(4, len(series))
+    low, high = ax.get_ylim()
+    above = 0.15 * math.ceil(len(series) / columns)  # room for the legend
+    ax.set_ylim(low, high + above * (high - low))
+    ax.legend(loc="upper center", ncols=columns, fontsize=SMALL, frameon=False)
     label_axes(ax, xlabel, ylabel, title)
     return ax
 
