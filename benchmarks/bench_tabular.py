@@ -2,8 +2,9 @@
 
     REFOCAL_DATA=folder python benchmarks/bench_tabular.py [--epochs 50] [--plain-runs 4]
 
-The plain loop trains one `nn.Sequential` after another with `torch.optim.SGD`; both use one thread, the same
-splits, scaling and recipe. Seconds are per model: the batch has 10 trials and 4 gammas.
+The plain loop trains one `nn.Sequential` after another with `torch.optim.SGD` and the loss written out. Both
+use one thread, the same splits, scaling and recipe. Seconds are per model, the best of a few: a batch has 10
+trials and 4 gammas.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import time
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from measure import write_results
 from torch import nn
 
 from refocal import Focal
 from refocal.experiments.batched import Models, Recipe, train
 from refocal.experiments.tabular import Experiment
-from refocal.torch import FocalLoss
 
 DATASETS = ("vehicle", "banknote", "pendigits")
 GAMMAS = (0.0, 1.0, 2.0, 3.0)
@@ -33,12 +34,13 @@ def plain(x, y, trial, gamma: float, n_classes: int, model: str, recipe: Recipe)
     optimizer = torch.optim.SGD(
         net.parameters(), recipe.lr, recipe.momentum, weight_decay=recipe.weight_decay
     )
-    criterion = FocalLoss(gamma)
     inputs, labels = (x[trial.rows] - trial.center) / trial.scale, y[trial.rows]
     for _ in range(recipe.epochs):
         for batch in torch.randperm(len(labels)).split(recipe.batch_size):
+            log_p = F.log_softmax(net(inputs[batch]), 1).gather(1, labels[batch, None])
+            loss = (-((1 - log_p.exp()) ** gamma) * log_p).mean()
             optimizer.zero_grad()
-            criterion(net(inputs[batch]), labels[batch]).backward()
+            loss.backward()
             optimizer.step()
     return net
 
@@ -57,9 +59,12 @@ def main() -> None:
             recipe = Recipe(epochs=args.epochs, weight_decay=0.0)
             x, y = torch.from_numpy(data.X), torch.from_numpy(data.y)
             trials, tests = zip(*(experiment._split(x, t, None) for t in range(10)), strict=True)
-            start = time.perf_counter()
-            models = train(x, y, trials, [Focal(g) for g in GAMMAS], data.n_classes, model, recipe)
-            batched = (time.perf_counter() - start) / (len(trials) * len(GAMMAS))
+            seconds = []
+            for _ in range(3):  # the first one loads the kernels
+                start = time.perf_counter()
+                models = train(x, y, trials, [Focal(g) for g in GAMMAS], data.n_classes, model, recipe)
+                seconds.append(time.perf_counter() - start)
+            batched = min(seconds) / (len(trials) * len(GAMMAS))
             single, errors, their_errors = [], [], []
             for i in range(args.plain_runs):
                 t, g = i % 10, i % len(GAMMAS)

@@ -75,7 +75,8 @@ class Models:
         z = torch.baddbmm(bias.flatten(2), x, weight.flatten(2))
         if not rest:
             return z.reshape(t, -1, g, h).transpose(1, 2)
-        hidden = z.relu_().reshape(t, -1, g, h).transpose(1, 2).reshape(t * g, -1, h)
+        # Rectified after the copy: before it, the gradient would come in another layout than the values.
+        hidden = z.reshape(t, -1, g, h).transpose(1, 2).reshape(t * g, -1, h).relu_()
         ((weight, bias),) = rest
         z = torch.baddbmm(bias.flatten(0, 1), hidden, weight.flatten(0, 1))
         return z.reshape(t, g, *z.shape[1:])

@@ -11,10 +11,11 @@ import ctypes
 import functools
 import itertools
 import math
+import operator
 import os
 import warnings
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import ModuleType
 from typing import Any
 
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from refocal._arrays import is_real_tensor
+from refocal._checks import LARGEST_GAMMA
 from refocal.torch._fused import Binary, by_autograd
 
 MANY = 1 << 20
@@ -34,6 +36,8 @@ other threads gain nothing in a shorter time.
 
 KEEP = 32
 """From so many classes on three numbers a row are kept for the backward pass: a tenth of the logits."""
+
+LARGEST = torch.finfo(torch.float32).max
 
 Plain = Callable[..., Tensor]
 
@@ -47,49 +51,74 @@ def kernels() -> ModuleType | None:
         if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
             return None
         from refocal.torch import _kernels
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         if error.name != "numba":
-            warnings.warn(f"refocal goes without compiled kernels: {error}", RuntimeWarning, stacklevel=2)
+            raise
+        return None
+    except Exception as error:  # whatever a Numba that does not fit the other packages raises
+        warnings.warn(f"refocal goes without compiled kernels: {error}", RuntimeWarning, stacklevel=2)
         return None
     return _kernels
 
 
-def fits(x: Tensor, *, labels: bool = False) -> bool:
-    """Whether a kernel can read a tensor: plain, contiguous, on the CPU, float32 or int64 labels."""
+def fits(x: Tensor, dtype: torch.dtype = torch.float32) -> bool:
+    """Whether a kernel can read a tensor: plain, contiguous, on the CPU, with values of its own."""
     return (
-        x.dtype is (torch.int64 if labels else torch.float32)
-        and x.device.type == "cpu"
+        is_real_tensor(x)  # first: `torch.compile` cannot read the rest
+        and x.dtype is dtype
+        and x.is_cpu
         and type(x) in (Tensor, nn.Parameter)
         and x.layout is torch.strided
         and x.is_contiguous()
+        and not x.is_neg()
+        and not x._is_zerotensor()
         and x.numel() > 0
-        and is_real_tensor(x)
+        # Nobody may be watching: a tracer would see nothing, and tensors made inside would not be real.
+        and not torch._C._len_torch_dispatch_stack()
+        and not torch._C._are_functorch_transforms_active()
         and kernels() is not None
     )
 
 
+def as_label(ignore_index: object) -> int | None:
+    """Return an index as a kernel takes it, or None."""
+    try:
+        index = operator.index(ignore_index)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+    return index if -(2**63) <= index < 2**63 else None
+
+
 class HardFocalKernel(Function):
-    """The loss for integer targets: logits (n, C), target (n,), gamma a number; see `_reduced`."""
+    """The loss for integer targets: logits (n, C), target (n,), gamma a number or (n,); see `_reduced`.
+
+    Rows with the label ``ignore`` do not count; None if every row does.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, logits: Tensor, target: Tensor, gamma: float, ignore: int, reduction: str, plain: Plain
+        ctx: Any,
+        logits: Tensor,
+        target: Tensor,
+        gamma: float | Tensor,
+        ignore: int | None,
+        reduction: str,
+        plain: Plain,
     ) -> Tensor:
-        (n, c), each = logits.shape, reduction == "none"
-        keep = c >= KEEP
+        (n, c), each, keep = logits.shape, reduction == "none", logits.shape[1] >= KEEP
         loss = logits.new_empty(n if each else 0)
         kept = logits.new_empty(n, 3) if keep else loss
+        numbers = _gammas(gamma)
+        some, label = (False, 0) if ignore is None else (True, ignore)
         z, y, k, to = logits.data_ptr(), target.data_ptr(), kept.data_ptr(), loss.data_ptr()
         code = _the("hard_rows")
 
-        def part(i: int, j: int, sums: int) -> None:
-            bad = code(z, y, i, j, c, gamma, ignore, each, to, keep, k, sums)
-            if bad:
-                raise IndexError(f"Target {int(target[bad - 1])} is out of bounds.")
+        def part(work: int, i: int, j: int, sums: int) -> None:
+            _check(code(work, z, y, i, j, c, *numbers[:3], some, label, each, to, keep, k, sums), target)
 
-        total, count = _added(logits, part)
+        total, count = _added(part, logits, (logits, target, kept, loss, numbers))
         ctx.save_for_backward(logits, target, kept if keep else None)
-        ctx.gamma, ctx.ignore, ctx.plain = gamma, ignore, plain
+        ctx.numbers, ctx.label, ctx.plain = numbers, (some, label), plain
         return _reduced(ctx, reduction, loss, total, count)
 
     @staticmethod
@@ -97,12 +126,18 @@ class HardFocalKernel(Function):
         logits, target, kept = ctx.saved_tensors
         if torch.is_grad_enabled():
             return *by_autograd(ctx, (logits,), grads[0]), None, None, None, None, None
-        result = torch.empty_like(logits)
+        logits, target = _readable(logits), _readable(target, torch.int64)
+        keep, kept = (False, logits) if kept is None else (True, _readable(kept))
+        result, c = torch.empty_like(logits), logits.shape[1]
         scale, each, grad = _factor(ctx, grads[0])
-        z, y, g, to = logits.data_ptr(), target.data_ptr(), grad.data_ptr(), result.data_ptr()
-        keep, k = (False, 0) if kept is None else (True, kept.data_ptr())
-        code, c, gamma, ignore = _the("hard_gradient"), logits.shape[1], ctx.gamma, ctx.ignore
-        _in_parts(logits, lambda i, j: code(z, y, i, j, c, gamma, ignore, keep, k, scale, each, g, to))
+        z, y, k = logits.data_ptr(), target.data_ptr(), kept.data_ptr()
+        g, to = grad.data_ptr(), result.data_ptr()
+        code, numbers, label = _the("hard_gradient"), ctx.numbers, ctx.label
+
+        def part(work: int, i: int, j: int) -> None:
+            _check(code(work, z, y, i, j, c, *numbers[:3], *label, keep, k, scale, each, g, to), target)
+
+        _in_parts(part, logits, (logits, target, kept, grad, result, numbers))
         return result, None, None, None, None, None
 
 
@@ -113,13 +148,17 @@ class SoftFocalKernel(Function):
     def forward(
         ctx: Any, logits: Tensor, targets: Tensor, gamma: float, reduction: str, plain: Plain
     ) -> Tensor:
-        each = reduction == "none"
+        each, c = reduction == "none", logits.shape[1]
         loss = logits.new_empty(len(logits) if each else 0)
         ctx.save_for_backward(logits, targets)
         ctx.powers, ctx.plain = _powers(gamma), plain
         z, v, to = logits.data_ptr(), targets.data_ptr(), loss.data_ptr()
-        code, c = _the("soft_rows"), logits.shape[1]
-        total, count = _added(logits, lambda i, j, sums: code(z, v, i, j, c, *ctx.powers, each, to, sums))
+        code, powers = _the("soft_rows"), ctx.powers
+
+        def part(work: int, i: int, j: int, sums: int) -> None:
+            code(work, z, v, i, j, c, *powers, each, to, sums)
+
+        total, count = _added(part, logits, (logits, targets, loss))
         return _reduced(ctx, reduction, loss, total, count)
 
     @staticmethod
@@ -127,11 +166,16 @@ class SoftFocalKernel(Function):
         logits, targets = ctx.saved_tensors
         if torch.is_grad_enabled() or ctx.needs_input_grad[1]:
             return *by_autograd(ctx, (logits, targets), grads[0]), None, None, None
-        result = torch.empty_like(logits)
-        z, v, to = logits.data_ptr(), targets.data_ptr(), result.data_ptr()
+        logits, targets = _readable(logits), _readable(targets)
+        result, c = torch.empty_like(logits), logits.shape[1]
         scale, each, grad = _factor(ctx, grads[0])
-        code, c = _the("soft_gradient"), logits.shape[1]
-        _in_parts(logits, lambda i, j: code(z, v, i, j, c, *ctx.powers, scale, each, grad.data_ptr(), to))
+        z, v, g, to = logits.data_ptr(), targets.data_ptr(), grad.data_ptr(), result.data_ptr()
+        code, powers = _the("soft_gradient"), ctx.powers
+
+        def part(work: int, i: int, j: int) -> None:
+            code(work, z, v, i, j, c, *powers, scale, each, g, to)
+
+        _in_parts(part, logits, (logits, targets, grad, result))
         return result, None, None, None, None
 
 
@@ -147,10 +191,12 @@ class BinaryFocalKernel(Function):
         ctx.save_for_backward(logits, targets)
         ctx.numbers, ctx.plain = (*_powers(spec.gamma), spec.of_one, spec.of_zero), plain
         z, y, to = logits.data_ptr(), targets.data_ptr(), loss.data_ptr()
-        code = _the("binary_rows")
-        total, count = _added(
-            logits.view(-1), lambda i, j, sums: code(z, y, i, j, *ctx.numbers, each, to, sums)
-        )
+        code, numbers = _the("binary_rows"), ctx.numbers
+
+        def part(work: int, i: int, j: int, sums: int) -> None:
+            code(work, z, y, i, j, *numbers, each, to, sums)
+
+        total, count = _added(part, logits.view(-1), (logits, targets, loss))
         return _reduced(ctx, reduction, loss, total, count)
 
     @staticmethod
@@ -158,20 +204,32 @@ class BinaryFocalKernel(Function):
         logits, targets = ctx.saved_tensors
         if torch.is_grad_enabled() or ctx.needs_input_grad[1]:
             return *by_autograd(ctx, (logits, targets), grads[0]), None, None, None
+        logits, targets = _readable(logits), _readable(targets)
         result = torch.empty_like(logits)
-        z, y, to = logits.data_ptr(), targets.data_ptr(), result.data_ptr()
         scale, each, grad = _factor(ctx, grads[0])
-        code = _the("binary_gradient")
-        _in_parts(
-            logits.view(-1), lambda i, j: code(z, y, i, j, *ctx.numbers, scale, each, grad.data_ptr(), to)
-        )
+        z, y, g, to = logits.data_ptr(), targets.data_ptr(), grad.data_ptr(), result.data_ptr()
+        code, numbers = _the("binary_gradient"), ctx.numbers
+
+        def part(work: int, i: int, j: int) -> None:
+            code(work, z, y, i, j, *numbers, scale, each, g, to)
+
+        _in_parts(part, logits.view(-1), (logits, targets, grad, result))
         return result, None, None, None, None
 
 
 def _powers(gamma: float) -> tuple[int, int, float]:
     """Return gamma as 0 or 1, 0 or 2, and a rest: powers by multiplication are the exact ones."""
+    gamma = min(gamma, LARGEST_GAMMA)
     whole = min(3, int(gamma))
     return whole & 1, whole & 2, gamma - whole
+
+
+def _gammas(gamma: float | Tensor) -> tuple[float, bool, int, Tensor | None]:
+    """Return gamma as a number, whether each row has its own, their address, and what owns them."""
+    if isinstance(gamma, Tensor):
+        rows = gamma.to(torch.float64).clamp(max=LARGEST_GAMMA).contiguous()
+        return 0.0, True, rows.data_ptr(), rows
+    return min(gamma, LARGEST_GAMMA), False, 0, None
 
 
 def _reduced(ctx: Any, reduction: str, loss: Tensor, total: float, count: float) -> Tensor:
@@ -181,14 +239,23 @@ def _reduced(ctx: Any, reduction: str, loss: Tensor, total: float, count: float)
         return loss
     if reduction == "mean":
         total = total / count if count else math.nan
-    return loss.new_full((), total)
+    return loss.new_full((), math.copysign(math.inf, total) if abs(total) > LARGEST else total)
+
+
+def _readable(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return a tensor that a kernel can read: hooks on saved tensors may have given another one back."""
+    if x.dtype is dtype and x.is_cpu and x.is_contiguous() and not (x.is_neg() or x._is_zerotensor()):
+        return x
+    return x.to("cpu", dtype).resolve_neg().clone(memory_format=torch.contiguous_format)
 
 
 def _factor(ctx: Any, grad: Tensor) -> tuple[float, bool, Tensor]:
     """Return what the gradient is multiplied by: a number, and whether each row has one of its own too."""
+    if grad.ndim == 0 and ctx.count != 0:
+        return grad.item() / ctx.count, False, grad
     if grad.ndim == 0:
-        return (grad.item() / ctx.count if ctx.count else 0.0), False, grad
-    return 1.0, True, grad.contiguous()
+        return 0.0, False, grad
+    return 1.0, True, _readable(grad)
 
 
 def _the(name: str) -> Callable[..., int]:
@@ -196,28 +263,41 @@ def _the(name: str) -> Callable[..., int]:
     return code
 
 
+def _check(returned: int, target: Tensor) -> None:
+    """Raise for a label that a kernel cannot take."""
+    if returned > 0:
+        raise IndexError(f"Target {int(target[returned - 1])} is out of bounds.")
+
+
 _Pair = ctypes.c_double * 2
 
 
-def _added(rows: Tensor, work: Callable[[int, int, int], object]) -> tuple[float, float]:
+def _added(work: Callable[[int, int, int, int], None], rows: Tensor, owners: object) -> tuple[float, float]:
     """Do work in parts, each with an address for two sums of its own; return the sums of all."""
     edges = _edges(rows)
     sums = [_Pair() for _ in edges[1:]]
     if len(sums) == 1:
-        work(0, edges[1], ctypes.addressof(sums[0]))
+        scratch = _scratch(rows)  # has to live until the kernel has ended
+        work(scratch.data_ptr(), 0, edges[1], ctypes.addressof(sums[0]))
         return sums[0][0], sums[0][1]
-    _together(
-        work, [(i, j, ctypes.addressof(s)) for i, j, s in zip(edges[:-1], edges[1:], sums, strict=True)]
-    )
+    parts = [(i, j, ctypes.addressof(s)) for (i, j), s in zip(itertools.pairwise(edges), sums, strict=True)]
+    _together(work, rows, parts, (owners, sums))
     return sum(pair[0] for pair in sums), sum(pair[1] for pair in sums)
 
 
-def _in_parts(rows: Tensor, work: Callable[[int, int], object]) -> None:
+def _in_parts(work: Callable[[int, int, int], None], rows: Tensor, owners: object) -> None:
     edges = _edges(rows)
     if len(edges) == 2:
-        work(0, edges[1])
+        scratch = _scratch(rows)
+        work(scratch.data_ptr(), 0, edges[1])
     else:
-        _together(work, list(itertools.pairwise(edges)))
+        _together(work, rows, list(itertools.pairwise(edges)), owners)
+
+
+def _scratch(rows: Tensor) -> Tensor:
+    """Return memory for a kernel to work in."""
+    size: int = kernels().scratch_size(rows.shape[-1] if rows.ndim == 2 else 1)  # type: ignore[union-attr]
+    return rows.new_empty(size)
 
 
 def _edges(rows: Tensor) -> list[int]:
@@ -229,23 +309,33 @@ def _edges(rows: Tensor) -> list[int]:
     return [n * k // count for k in range(count + 1)]
 
 
-def _together(work: Callable[..., object], parts: Iterable[tuple[int, ...]]) -> None:
+def _together(
+    work: Callable[..., None], rows: Tensor, parts: Iterable[tuple[int, ...]], owners: object
+) -> None:
     """Do the parts in several threads, this one among them. Kernels hold no lock, so threads of Python do.
 
-    Each thread takes the next part that is left, since some may be slower than others.
+    Each thread takes the next part that is left, since some may be slower than others. ``owners`` have the
+    memory that the kernels write to: every thread holds on to them, whatever becomes of this one.
     """
     left = iter(parts)
 
-    def take() -> None:
+    def take(owners: object = owners) -> None:
+        scratch = _scratch(rows)
         for part in left:
-            work(*part)
+            work(scratch.data_ptr(), *part)
 
-    threads = torch.get_num_threads() - 1
-    others = [_pool(threads).submit(take) for _ in range(threads)]
+    others: list[Future[None]] = []
+    try:
+        for _ in range(torch.get_num_threads() - 1):
+            others.append(_pool(torch.get_num_threads() - 1).submit(take))
+    except RuntimeError:  # no thread starts any more when Python ends
+        pass
     try:
         take()
     finally:
-        wait(others)  # also after Ctrl-C: they write into memory that is freed when this returns
+        for _ in left:  # after an error nobody starts on what is left
+            pass
+        wait(others)
     for other in others:
         other.result()
 

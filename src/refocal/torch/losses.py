@@ -11,13 +11,11 @@ from refocal._arrays import is_real_tensor
 from refocal._checks import check_entries, check_fraction, check_number
 from refocal.focal import focal_terms
 from refocal.objectives import Focal, Objective, SigmoidFocal
-from refocal.torch._fast import BinaryFocalKernel, HardFocalKernel, SoftFocalKernel, fits
+from refocal.torch._fast import BinaryFocalKernel, HardFocalKernel, SoftFocalKernel, as_label, fits
 from refocal.torch._fused import Binary, BinaryFocal, HardFocal, SoftFocal
 
 Gamma = float | Sequence[float] | Tensor
 REDUCTIONS = ("mean", "sum", "none")
-NO_LABEL = -(2**62)
-"""Ignored where no row is."""
 
 
 def focal_loss(
@@ -70,7 +68,10 @@ def _in_one_call(
 ) -> Tensor | None:
     """Return the loss if a kernel can do it all, else None."""
     hard = target.shape == logits.shape[:1]
-    if not (hard or target.shape == logits.shape) or not fits(logits) or not fits(target, labels=hard):
+    if not fits(logits) or not fits(target, torch.int64 if hard else torch.float32):
+        return None
+    ignored = as_label(ignore_index)
+    if ignored is None or not (hard or target.shape == logits.shape):
         return None
     gamma = check_number("gamma", gamma, low=0.0, rule="finite and >= 0")
 
@@ -78,7 +79,7 @@ def _in_one_call(
         return _in_steps(z, y, gamma, None, ignore_index, reduction, 0.0)
 
     if hard:
-        return _apply(HardFocalKernel, logits, target, gamma, ignore_index, reduction, plain)
+        return _apply(HardFocalKernel, logits, target, gamma, ignored, reduction, plain)
     return _apply(SoftFocalKernel, logits, target, gamma, reduction, plain)
 
 
@@ -427,8 +428,8 @@ def _hard_rows(z: Tensor, y: Tensor, gamma: float | Tensor, per_class: bool) -> 
         loss: Tensor = focal_terms(z, y, column, 1)
         return loss
 
-    if isinstance(of_row, float) and fits(z) and fits(y, labels=True):
-        return _apply(HardFocalKernel, z, y, of_row, NO_LABEL, "none", plain)
+    if fits(z) and fits(y, torch.int64):
+        return _apply(HardFocalKernel, z, y, of_row, None, "none", plain)
     return _apply(HardFocal, z, y.unsqueeze(1), of_row, plain) if is_real_tensor(z) else plain(z)
 
 
