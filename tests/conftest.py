@@ -24,9 +24,9 @@ class Backend:
     name: str
     dtype: str
 
-    def array(self, values: Any) -> Any:
-        """Make a floating point array of this library and precision."""
-        values = np.asarray(values, dtype=self.dtype)
+    def array(self, values: Any, dtype: Any = None) -> Any:
+        """Make an array of this library, floating point of this precision unless a dtype is given."""
+        values = np.asarray(values, dtype=self.dtype if dtype is None else dtype)
         if self.name == "torch":
             return torch.from_numpy(np.array(values))
         if self.name == "jax":
@@ -37,14 +37,7 @@ class Backend:
 
     def integers(self, values: Any) -> Any:
         """Make an int64 array of this library."""
-        values = np.asarray(values, dtype=np.int64)
-        if self.name == "torch":
-            return torch.from_numpy(np.array(values))
-        if self.name == "jax":
-            return jax.numpy.asarray(values)
-        if self.name == "strict":
-            return array_api_strict.asarray(values)
-        return values
+        return self.array(values, np.int64)
 
     def check(self, result: Any, like: Any) -> np.ndarray:
         """Return a result as NumPy, after a look at its library and dtype."""
