@@ -132,6 +132,8 @@ def _reliability(group: Group) -> Figure:
                 rf"ECE-raw {raw.ece():.3f}, ECE-$\Psi$ {psi.ece():.3f}"
             )
             plot_raw_psi(raw, psi, ax=ax, title=title)
+            if ax is not axes[0, 0]:  # the titles have the numbers, and high bars would be covered
+                ax.get_legend().remove()
     return figure
 
 
