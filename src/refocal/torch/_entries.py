@@ -1,16 +1,21 @@
-"""Functions of single numbers for the kernels: exponentials and logarithms that can be vectorised.
+"""How kernels are compiled, and their functions of single numbers: exponentials and logarithms.
 
-They are polynomials, right to about 2e-7 of the result, and made so that nothing cancels where it matters:
-1 - e^x next to x = 0, log(1 + x) next to 0. NaN stays NaN.
+The functions can be vectorised. They are polynomials, right to about 2e-7 of the result, made so that nothing
+cancels where it matters: 1 - e^x next to x = 0, log(1 + x) next to 0. NaN stays NaN.
+
+Numba keeps compiled code until the file of the kernel changes: after a change here, touch ``_kernels.py``.
 """
 
 from __future__ import annotations
 
+import ctypes
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import cfunc, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -33,6 +38,43 @@ entry = njit(error_model="numpy", fastmath={"contract"}, forceinline=True)
 
 in_any_order = njit(error_model="numpy", fastmath={"contract", "reassoc"})
 """For sums over a row, which are vectorised only if their order is free."""
+
+
+DONE = -1
+"""What a kernel returns; otherwise the number of a row + 1, for a bad label."""
+
+LETTERS = {
+    "z": (types.CPointer(types.float32), ctypes.c_void_p),
+    "y": (types.CPointer(types.int64), ctypes.c_void_p),
+    "s": (types.CPointer(types.float64), ctypes.c_void_p),
+    "n": (types.int64, ctypes.c_int64),
+    "x": (types.float64, ctypes.c_double),
+}
+"""The kinds of arguments: an address of float32, int64 or float64 numbers, an integer, a float."""
+
+_alive: list[Any] = []
+"""What owns the machine code."""
+
+
+def kernel(letters: str) -> Callable[[Any], Callable[[], Callable[..., int]]]:
+    """Decorate a function with the `LETTERS` of its arguments: call it for the machine code."""
+
+    def decorate(function: Any) -> Callable[[], Callable[..., int]]:
+        @functools.cache
+        def get() -> Callable[..., int]:
+            signature = types.int64(*(LETTERS[letter][0] for letter in letters))
+            try:
+                code = cfunc(signature, error_model="numpy", cache=True)(function)
+            except Exception:  # no folder to keep it in, no room, or what is kept is damaged
+                code = cfunc(signature, error_model="numpy")(function)
+            _alive.append(code)
+            kind = ctypes.CFUNCTYPE(ctypes.c_int64, *(LETTERS[letter][1] for letter in letters))
+            call: Callable[..., int] = kind(code.address)
+            return call
+
+        return get
+
+    return decorate
 
 
 @intrinsic

@@ -10,16 +10,13 @@ vectorised.
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import math
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-from numba import carray, cfunc, types
+from numba import carray
 
 from refocal.torch._entries import (
+    DONE,
     ONE,
     ZERO,
     F,
@@ -29,6 +26,7 @@ from refocal.torch._entries import (
     exp,
     exp_and_miss,
     in_any_order,
+    kernel,
     larger,
     log1p,
     neg_log_miss,
@@ -47,47 +45,11 @@ __all__ = [
     "soft_rows",
 ]
 
-DONE = -1
-"""What a kernel returns; otherwise the number of a row + 1, for a bad label."""
-
 SOME = 4096
 """Entries worked on at a time: they stay in the cache, and sums of so many may be in single precision."""
 
 LOWEST = F(np.finfo(F).min / 4)
 """In place of log 0, so that 0 log 0 is 0."""
-
-LETTERS = {
-    "z": (types.CPointer(types.float32), ctypes.c_void_p),
-    "y": (types.CPointer(types.int64), ctypes.c_void_p),
-    "s": (types.CPointer(types.float64), ctypes.c_void_p),
-    "n": (types.int64, ctypes.c_int64),
-    "x": (types.float64, ctypes.c_double),
-}
-"""The kinds of arguments: an address of float32, int64 or float64 numbers, an integer, a float."""
-
-_alive: list[Any] = []
-"""What owns the machine code."""
-
-
-def kernel(letters: str) -> Callable[[Any], Callable[[], Callable[..., int]]]:
-    """Decorate a function with the `LETTERS` of its arguments: call it for the machine code."""
-
-    def decorate(function: Any) -> Callable[[], Callable[..., int]]:
-        @functools.cache
-        def get() -> Callable[..., int]:
-            signature = types.int64(*(LETTERS[letter][0] for letter in letters))
-            try:
-                code = cfunc(signature, error_model="numpy", cache=True)(function)
-            except Exception:  # no folder to keep it in, no room, or what is kept is damaged
-                code = cfunc(signature, error_model="numpy")(function)
-            _alive.append(code)
-            kind = ctypes.CFUNCTYPE(ctypes.c_int64, *(LETTERS[letter][1] for letter in letters))
-            call: Callable[..., int] = kind(code.address)
-            return call
-
-        return get
-
-    return decorate
 
 
 def scratch_size(c: int) -> int:
