@@ -241,15 +241,21 @@ def test_a_direction_that_does_not_show_is_said(tmp_path):
 
 
 def test_runs_of_other_schedules_are_not_mixed(tmp_path):
-    for epochs, lr in ((2, 0.1), (4, 0.1), (4, 0.05)):
-        configs = image_configs("a/mine.npz", "resnet8", [1, 2], ["ls"], 2, epochs=epochs, lr=lr)
+    for epochs, lr, part in ((2, 0.1, 0.1), (4, 0.1, 0.1), (4, 0.05, 0.1), (4, 0.1, 0.02)):
+        options = {"epochs": epochs, "lr": lr, "validation": part}
+        configs = image_configs("a/mine.npz", "resnet8", [1, 2], ["ls"], 2, **options)
         sweep(configs, lambda config: {}, tmp_path, progress=False)
     sweep([{"x": 1}], lambda config: {}, tmp_path, progress=False)
     groups = group_runs(read_runs(tmp_path))
-    assert sorted(groups) == ["mine-resnet8-2", "mine-resnet8-4", "mine-resnet8-4-2"]
+    assert sorted(groups) == [
+        "mine-resnet8-2",
+        "mine-resnet8-4",
+        "mine-resnet8-4-2",
+        "mine-resnet8-4-validation-0.02",
+    ]
     for runs in groups.values():
         assert len(runs) == 4
-        assert len({(run.config["epochs"], run.config["lr"]) for run in runs}) == 1
+        assert len({tuple(run.config[key] for key in ("epochs", "lr", "validation")) for run in runs}) == 1
 
 
 def separable_run(config):

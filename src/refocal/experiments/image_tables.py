@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 __all__ = ["group_runs", "published_errors", "report_text", "write_image_report"]
 
 LINKS = {"raw": "raw", "psi": "Psi", "unsmoothed": "Psi, smoothing taken out"}
+VALIDATION = 0.1
+"""The part that is held out by default; a group with another one has it in its name."""
+
 METRICS = {"ece": "ECE", "nll": "NLL", "classwise_ece": "CW-ECE"}
 
 
@@ -66,6 +69,8 @@ def group_runs(runs: Iterable[Run]) -> dict[str, list[Run]]:
     for _, some in sorted(together.items()):
         config = some[0].config
         name = f"{Path(config['dataset']).stem}-{config['model']}-{config['epochs']}"
+        if config["validation"] != VALIDATION:
+            name += f"-validation-{config['validation']:g}"
         names = itertools.chain([name], (f"{name}-{i}" for i in itertools.count(2)))
         groups[next(one for one in names if one not in groups)] = some
     return groups
@@ -89,7 +94,7 @@ def write_image_report(
     Raises:
         FileNotFoundError: If no image run is finished in the folder.
     """
-    groups = [measure_group(name, runs) for name, runs in group_runs(read_runs(out)).items()]
+    groups = [measure_group(name, runs) for name, runs in sorted(group_runs(read_runs(out)).items())]
     if not groups:
         raise FileNotFoundError(f"no image run is finished in {out}")
     columns = [field.name for field in fields(Measure) if field.name != "stats"]
@@ -155,7 +160,8 @@ def _boxes(group: Group) -> Figure:
 def report_text(group: Group) -> Iterable[str]:
     """Give the lines of a group's tables, in Markdown."""
     config = group.config
-    yield f"# {config['dataset']}, {config['model']}, {config['epochs']} epochs"
+    held_out = f", {config['validation']:g} for validation" if config["validation"] != VALIDATION else ""
+    yield f"# {config['dataset']}, {config['model']}, {config['epochs']} epochs{held_out}"
     yield ""
     yield (
         f"{group.n[0]} training, {group.n[1]} validation and {group.n[2]} test images; {_trials(group)}. "
