@@ -47,10 +47,18 @@ def process_group(device: str) -> Iterator[tuple[int, int]]:
     dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
     try:
         yield dist.get_rank(), world
+    except (GroupError, runs.SweepError):  # every process is here
+        _leave()
+        raise
     except Exception:
         dist.destroy_process_group()
         raise
     # SystemExit and KeyboardInterrupt are not waited for: the other processes may be anywhere.
+    _leave()
+
+
+def _leave() -> None:
+    dist.barrier()  # who leaves while another is still talking to it makes that one abort
     dist.destroy_process_group()
 
 
