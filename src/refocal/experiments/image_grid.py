@@ -10,13 +10,16 @@ from typing import Any
 
 from refocal.experiments.datasets import source
 
-__all__ = ["MODELS", "PARADIGMS", "image_configs", "paper_schedule"]
+__all__ = ["MODELS", "PARADIGMS", "VALIDATION", "image_configs", "paper_schedule"]
 
 MODELS = {"resnet8": 8, "resnet20": 20, "resnet44": 44, "resnet110": 110}
 """The networks of the paper and their depth: 6 n + 2 layers with weights."""
 
 PARADIGMS = {"standard": 0.0, "ts_fl": 0.0, "ts_nll": 0.0, "ls": 0.1}
 """The training paradigms of the paper and their label smoothing."""
+
+VALIDATION = 0.1
+"""The part of each class's training images that is held out by default."""
 
 
 def image_configs(
@@ -29,7 +32,7 @@ def image_configs(
     *,
     batch_size: int = 128,
     lr: float = 0.1,
-    validation: float = 0.1,
+    validation: float = VALIDATION,
     precision: str = "float32",
 ) -> list[dict[str, Any]]:
     """Return one config a training, trial by trial, so that a sweep that is cut short is balanced.

@@ -17,7 +17,7 @@ import numpy as np
 
 from refocal.experiments._outputs import csv_bytes, figure_files, write_outputs
 from refocal.experiments.datasets import source
-from refocal.experiments.image_grid import image_configs, paper_schedule
+from refocal.experiments.image_grid import VALIDATION, image_configs, paper_schedule
 from refocal.experiments.image_measures import OWN, TITLES, Advice, Group, Measure, measure_group
 from refocal.experiments.runs import Run, read_runs
 from refocal.plots import new_figure, plot_boxes, plot_raw_psi
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["group_runs", "published_errors", "report_text", "write_image_report"]
 
 LINKS = {"raw": "raw", "psi": "Psi", "unsmoothed": "Psi, smoothing taken out"}
-VALIDATION = 0.1
-"""The part that is held out by default; a group with another one has it in its name."""
-
 METRICS = {"ece": "ECE", "nll": "NLL", "classwise_ece": "CW-ECE"}
 
 
