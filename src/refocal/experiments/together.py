@@ -8,6 +8,7 @@ share of the batch, so that process ends, and with it the work of all.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -42,6 +43,9 @@ def process_group(device: str) -> Iterator[tuple[int, int]]:
     if world == 1:
         yield 0, 1
         return
+    # DistributedDataParallel would import this module later, whose functions keep the group that is open then
+    # as a default argument: the threads of the group would outlive it, and abort the interpreter at its end.
+    importlib.import_module("torch.distributed.nn")
     on_gpu = torch.cuda.is_available() and device != "cpu"
     # Tensors on GPUs go through NCCL, and the words of `from_first` and `agreed` through gloo.
     dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
@@ -58,7 +62,7 @@ def process_group(device: str) -> Iterator[tuple[int, int]]:
 
 
 def _leave() -> None:
-    dist.barrier()  # who leaves while another is still talking to it makes that one abort
+    dist.barrier()  # nobody closes a connection that another still reads
     dist.destroy_process_group()
 
 
