@@ -74,7 +74,7 @@ def main() -> None:
                 inputs = (x[tests[t]] - trials[t].center) / trials[t].scale
                 with torch.no_grad():
                     their_errors.append((net(inputs).argmax(1) != y[tests[t]]).double().mean())
-                one = Models(tuple((w[t : t + 1], b[t : t + 1]) for w, b in models.layers))
+                one = Models(tuple((w[:, t : t + 1], b[:, t : t + 1]) for w, b in models.layers))
                 ours = one.logits(inputs.unsqueeze(0))[0, g]
                 errors.append((ours.argmax(1) != y[tests[t]]).double().mean())
             row = {

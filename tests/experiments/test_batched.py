@@ -7,7 +7,7 @@ from torch import nn
 
 from refocal import Focal, Poly1Focal
 from refocal.experiments.batched import Models, Recipe, Trial, train
-from refocal.torch import FocalLoss
+from refocal.torch import FocalLoss, _fast
 
 N, D, K = 70, 5, 3
 RECIPE = Recipe(hidden=7, epochs=3, batch_size=16, weight_decay=1e-3)
@@ -31,10 +31,7 @@ def make_trials(x, count):
 
 
 def only(models, t, g):
-    (w, b), *rest = models.layers
-    layers = [(w[t : t + 1, :, g : g + 1], b[t : t + 1, :, g : g + 1])]
-    layers += [(w[t : t + 1, g : g + 1], b[t : t + 1, g : g + 1]) for w, b in rest]
-    return Models(tuple(layers))
+    return Models(tuple((w[g : g + 1, t : t + 1], b[g : g + 1, t : t + 1]) for w, b in models.layers))
 
 
 @pytest.mark.parametrize("model", ["linear", "mlp"])
@@ -55,8 +52,7 @@ def test_equals_pytorch_with_the_same_start_and_order(problem, model, gamma):
     (trial,) = make_trials(x, 1)
     # No epoch at all gives the initial weights; the stream then goes on with the orders.
     start = train(x, y, [trial], [Focal(gamma)], K, model, Recipe(hidden=7, epochs=0))
-    # One trial and one objective: (1, inputs, 1, outputs), then (1, 1, inputs, outputs).
-    weights = [(w.squeeze(), b.squeeze()) for w, b in start.layers]
+    weights = [(w[0, 0], b[0, 0, 0]) for w, b in start.layers]
     net = nn.Sequential()
     for i, (w, b) in enumerate(weights):
         linear = nn.Linear(*w.shape, dtype=torch.float64)
@@ -83,6 +79,21 @@ def test_equals_pytorch_with_the_same_start_and_order(problem, model, gamma):
     torch.testing.assert_close(
         trained.logits(inputs.unsqueeze(0))[0, 0], net(inputs).detach(), rtol=1e-9, atol=1e-11
     )
+
+
+@pytest.mark.parametrize("model", ["linear", "mlp"])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_single_precision_is_close_to_double(problem, model, compiled, monkeypatch):
+    x, y = problem
+    trials = make_trials(x, 2)
+    exact = train(x, y, trials, OBJECTIVES, K, model, RECIPE)
+    if not compiled:
+        monkeypatch.setattr(_fast, "kernels", lambda: None)
+    trials = [Trial(t.rows, t.center.float(), t.scale.float(), t.seed) for t in trials]
+    close = train(x.float(), y.int(), trials, OBJECTIVES, K, model, RECIPE)  # labels of any integer type
+    torch.testing.assert_close(close.layers, exact.layers, rtol=1e-4, atol=1e-5, check_dtype=False)
+    close = train(x.float(), y, trials, OBJECTIVES, K, model, RECIPE)
+    torch.testing.assert_close(close.layers, exact.layers, rtol=1e-4, atol=1e-5, check_dtype=False)
 
 
 def test_any_objective_can_be_trained(problem):

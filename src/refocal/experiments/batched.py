@@ -18,8 +18,11 @@ from torch import Tensor
 from refocal import Focal
 from refocal.objectives import Objective
 from refocal.torch import focal_loss
+from refocal.torch._fast import fits, hard_slopes
 
 MODELS = ("linear", "mlp")
+
+Layers = tuple[tuple[Tensor, Tensor], ...]
 
 
 @dataclass(frozen=True)
@@ -59,27 +62,16 @@ class Trial:
 
 @dataclass(frozen=True)
 class Models:
-    """The trained weights of every trial and objective.
+    """The trained weights of every objective and trial.
 
-    ``layers`` holds (weight, bias) pairs. The first reads the shared input: (T, d, G, H) and (T, 1, G, H).
-    A second belongs to one model alone: (T, G, H, K) and (T, G, 1, K).
+    ``layers`` holds (weight, bias) pairs of shapes (G, T, inputs, outputs) and (G, T, 1, outputs).
     """
 
-    layers: tuple[tuple[Tensor, Tensor], ...]
+    layers: Layers
 
     def logits(self, x: Tensor) -> Tensor:
         """Return the logits (T, G, n, K) of inputs (T, n, d), scaled as in training."""
-        (weight, bias), *rest = self.layers
-        t, _, g, h = weight.shape
-        # One product for all objectives, and the passes over its large result kept few.
-        z = torch.baddbmm(bias.flatten(2), x, weight.flatten(2))
-        if not rest:
-            return z.reshape(t, -1, g, h).transpose(1, 2)
-        # Rectified after the copy: before it, the gradient would come in another layout than the values.
-        hidden = z.reshape(t, -1, g, h).transpose(1, 2).reshape(t * g, -1, h).relu_()
-        ((weight, bias),) = rest
-        z = torch.baddbmm(bias.flatten(0, 1), hidden, weight.flatten(0, 1))
-        return z.reshape(t, g, *z.shape[1:])
+        return _outputs(self.layers, x)[-1].transpose(0, 1)
 
 
 def train(
@@ -104,49 +96,84 @@ def train(
     """
     streams = [torch.Generator().manual_seed(trial.seed) for trial in trials]
     sizes = [x.shape[1], n_classes] if model == "linear" else [x.shape[1], recipe.hidden, n_classes]
-    models = Models(_initial_layers(sizes, len(objectives), streams, x.dtype))
-    parameters = [p.requires_grad_() for layer in models.layers for p in layer]
-    velocities = [torch.zeros_like(p) for p in parameters]
+    # All weights in one vector, and all gradients in another, so that a step takes few calls.
+    layers = _initial_layers(sizes, len(objectives), streams, x.dtype)
+    weights = torch.cat([part.flatten() for layer in layers for part in layer])
+    gradient, velocity = torch.empty_like(weights), torch.zeros_like(weights)
+    layers, gradients = _like(layers, weights), _like(layers, gradient)
     center = torch.stack([trial.center for trial in trials]).unsqueeze(1)
     scale = torch.stack([trial.scale for trial in trials]).unsqueeze(1)
-    criterion = _Criterion(objectives, x.dtype)
+    slopes = _Slopes(objectives)
     for _ in range(recipe.epochs):
         order = torch.stack([_shuffled(t.rows, s) for t, s in zip(trials, streams, strict=True)])
         for batch in torch.split(order, recipe.batch_size, dim=1):
-            inputs = (x[batch] - center) / scale
-            grads = torch.autograd.grad(criterion(models.logits(inputs), y[batch]), parameters)
-            with torch.no_grad():
-                for p, v, grad in zip(parameters, velocities, grads, strict=True):
-                    v.mul_(recipe.momentum).add_(grad)
-                    if recipe.weight_decay:
-                        v.add_(p, alpha=recipe.weight_decay)
-                    p.sub_(v, alpha=recipe.lr)
-    for p in parameters:
-        p.requires_grad_(False)
-    return models
+            rows = batch.reshape(-1)
+            inputs = x.index_select(0, rows).view(*batch.shape, -1).sub_(center).div_(scale)
+            outputs = _outputs(layers, inputs)
+            _backward(layers, inputs, outputs, slopes(outputs[-1], y.index_select(0, rows)), gradients)
+            velocity.mul_(recipe.momentum).add_(gradient)
+            if recipe.weight_decay:
+                velocity.add_(weights, alpha=recipe.weight_decay)
+            weights.sub_(velocity, alpha=recipe.lr)
+    return Models(layers)
 
 
-class _Criterion:
-    """The sum over models of each one's mean loss, so that no model's gradient depends on another."""
+def _outputs(layers: Layers, x: Tensor) -> list[Tensor]:
+    """Return what each layer gives (G, T, n, outputs) for inputs (T, n, d): rectified, but for the last."""
+    (weight, bias), *rest = layers
+    z = x.new_empty(*weight.shape[:2], x.shape[1], weight.shape[3])
+    for g in range(len(z)):  # objectives share the input, which need not be copied for each
+        torch.baddbmm(bias[g], x, weight[g], out=z[g])
+    outputs = [z]
+    for weight, bias in rest:
+        z = torch.baddbmm(_models(bias), _models(outputs[-1].relu_()), _models(weight))
+        outputs.append(z.view(*weight.shape[:2], *z.shape[1:]))
+    return outputs
 
-    def __init__(self, objectives: Sequence[Any], dtype: torch.dtype) -> None:
+
+def _backward(layers: Layers, x: Tensor, outputs: list[Tensor], slopes: Tensor, gradients: Layers) -> None:
+    """Write the gradients, given the slopes of the loss in the last outputs; autograd would be slower."""
+    for i in reversed(range(1, len(layers))):
+        hidden, (weight, bias) = outputs[i - 1], gradients[i]
+        torch.sum(slopes, 2, keepdim=True, out=bias)
+        torch.bmm(_models(hidden).mT, _models(slopes), out=_models(weight))
+        slopes = torch.bmm(_models(slopes), _models(layers[i][0]).mT).view_as(hidden)
+        slopes = torch.ops.aten.threshold_backward(slopes, hidden, 0)  # of rectified units
+    weight, bias = gradients[0]
+    torch.sum(slopes, 2, keepdim=True, out=bias)
+    for g in range(len(slopes)):
+        torch.bmm(x.mT, slopes[g], out=weight[g])
+
+
+def _models(x: Tensor) -> Tensor:
+    """Return (G, T, ...) as (G T, ...), for the batched products."""
+    return x.flatten(0, 1)
+
+
+class _Slopes:
+    """The gradient in the logits of the sum over models of each one's mean loss."""
+
+    def __init__(self, objectives: Sequence[Any]) -> None:
         self.objectives = objectives
         gammas = [gamma_of(objective) for objective in objectives]
-        self.gamma: Tensor | None = None
-        if None not in gammas:  # one call for all
-            self.gamma = torch.tensor(gammas, dtype=dtype).reshape(1, -1, 1)
+        # Plain focal losses take one call for all.
+        self.gamma = None if None in gammas else torch.tensor(gammas, dtype=torch.float64).reshape(-1, 1)
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
-        t, g, n, k = logits.shape
+        """Return the slopes of logits (G, T, n, K) for labels (T n,)."""
+        g, _, n, k = logits.shape
         if self.gamma is not None:
-            gamma = self.gamma.expand(t, g, n).reshape(-1)
-            targets = labels.unsqueeze(1).expand(t, g, n).reshape(-1)
-            return focal_loss(logits.reshape(-1, k), targets, gamma, reduction="sum") / n
-        losses = [
-            objective.loss(logits[:, i].reshape(-1, k), labels.reshape(-1)).sum()
-            for i, objective in enumerate(self.objectives)
-        ]
-        return torch.stack(losses).sum() / n
+            z, targets = logits.view(-1, k), labels.expand(g, -1).reshape(-1)
+            gamma = self.gamma.expand(g, len(labels)).reshape(-1)
+            if fits(z) and fits(targets, torch.int64):
+                return hard_slopes(z, targets, gamma).view_as(logits).div_(n)
+            loss = focal_loss(z.requires_grad_(), targets, gamma, reduction="sum")
+        else:
+            z = logits.view(g, -1, k).requires_grad_()
+            losses = [objective.loss(z[i], labels).sum() for i, objective in enumerate(self.objectives)]
+            loss = torch.stack(losses).sum()
+        (slopes,) = torch.autograd.grad(loss, z)
+        return slopes.view_as(logits).div_(n)
 
 
 def gamma_of(objective: Objective) -> float | None:
@@ -162,20 +189,21 @@ def _shuffled(rows: Tensor, stream: torch.Generator) -> Tensor:
 
 def _initial_layers(
     sizes: Sequence[int], n_objectives: int, streams: Sequence[torch.Generator], dtype: torch.dtype
-) -> tuple[tuple[Tensor, Tensor], ...]:
+) -> Layers:
     """Return weights and biases uniform in +-1/sqrt(inputs), as `nn.Linear` has them."""
     layers = []
-    for i, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
+    for fan_in, fan_out in itertools.pairwise(sizes):
         bound = 1 / math.sqrt(fan_in)
         drawn = [
             (torch.rand(fan_in, fan_out, generator=s) * 2 - 1, torch.rand(1, fan_out, generator=s) * 2 - 1)
             for s in streams
         ]
-        weight = torch.stack([w for w, _ in drawn]).to(dtype) * bound
-        bias = torch.stack([b for _, b in drawn]).to(dtype) * bound
-        # Objectives share the input of the first layer and have their own of the second.
-        copies = (-1, -1, n_objectives, -1) if i == 0 else (-1, n_objectives, -1, -1)
-        weight = weight.unsqueeze(2 if i == 0 else 1).expand(copies).clone()
-        bias = bias.unsqueeze(2 if i == 0 else 1).expand(copies).clone()
-        layers.append((weight, bias))
+        weight, bias = (torch.stack(parts).to(dtype) * bound for parts in zip(*drawn, strict=True))
+        layers.append((weight.expand(n_objectives, -1, -1, -1), bias.expand(n_objectives, -1, -1, -1)))
     return tuple(layers)
+
+
+def _like(layers: Layers, vector: Tensor) -> Layers:
+    """Return the entries of a vector in the shapes of layers."""
+    parts = iter(torch.split(vector, [part.numel() for layer in layers for part in layer]))
+    return tuple((next(parts).view(weight.shape), next(parts).view(bias.shape)) for weight, bias in layers)

@@ -190,7 +190,7 @@ class Experiment:
         models = train(x, y, trials, self.objectives, data.n_classes, self.model, self.recipe)
         metrics = np.full((len(self.trials), len(self.objectives), len(METHODS), len(METRICS)), np.nan)
         for t, (trial, test) in enumerate(zip(trials, tests, strict=True)):
-            one = Models(tuple((w[t : t + 1], b[t : t + 1]) for w, b in models.layers))
+            one = Models(tuple((w[:, t : t + 1], b[:, t : t + 1]) for w, b in models.layers))
             inputs = (x[test] - trial.center) / trial.scale
             logits = one.logits(inputs.unsqueeze(0))[0].double().numpy()
             for g, objective in enumerate(self.objectives):

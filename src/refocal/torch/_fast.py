@@ -127,18 +127,37 @@ class HardFocalKernel(Function):
         if torch.is_grad_enabled():
             return *by_autograd(ctx, (logits,), grads[0]), None, None, None, None, None
         logits, target = _readable(logits), _readable(target, torch.int64)
-        keep, kept = (False, logits) if kept is None else (True, _readable(kept))
-        result, c = torch.empty_like(logits), logits.shape[1]
-        scale, each, grad = _factor(ctx, grads[0])
-        z, y, k = logits.data_ptr(), target.data_ptr(), kept.data_ptr()
-        g, to = grad.data_ptr(), result.data_ptr()
-        code, numbers, label = _the("hard_gradient"), ctx.numbers, ctx.label
-
-        def part(work: int, i: int, j: int) -> None:
-            _check(code(work, z, y, i, j, c, *numbers[:3], *label, keep, k, scale, each, g, to), target)
-
-        _in_parts(part, logits, (logits, target, kept, grad, result, numbers))
+        kept = None if kept is None else _readable(kept)
+        result = _hard_gradient(logits, target, kept, ctx.numbers, ctx.label, _factor(ctx, grads[0]))
         return result, None, None, None, None, None
+
+
+def hard_slopes(logits: Tensor, target: Tensor, gamma: Tensor) -> Tensor:
+    """Return the gradient of the sum of the losses alone, for who does not look at the losses.
+
+    Logits (n, C), target (n,) and gamma (n,) are what `HardFocalKernel` takes, and `fits` says so.
+    """
+    return _hard_gradient(logits, target, None, _gammas(gamma), (False, 0), (1.0, False, logits))
+
+
+def _hard_gradient(
+    logits: Tensor,
+    target: Tensor,
+    kept: Tensor | None,
+    numbers: tuple[float, bool, int, Tensor | None],
+    label: tuple[bool, int],
+    factor: tuple[float, bool, Tensor],
+) -> Tensor:
+    result, c, (scale, each, grad) = torch.empty_like(logits), logits.shape[1], factor
+    keep, k = (False, 0) if kept is None else (True, kept.data_ptr())
+    z, y, g, to = logits.data_ptr(), target.data_ptr(), grad.data_ptr(), result.data_ptr()
+    code = _the("hard_gradient")
+
+    def part(work: int, i: int, j: int) -> None:
+        _check(code(work, z, y, i, j, c, *numbers[:3], *label, keep, k, scale, each, g, to), target)
+
+    _in_parts(part, logits, (logits, target, kept, grad, result, numbers))
+    return result
 
 
 class SoftFocalKernel(Function):
