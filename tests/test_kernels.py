@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from refocal.torch import FocalLoss, _fast, focal_loss, sigmoid_focal_loss
+from refocal.torch import FocalLoss, _fast, _team, focal_loss, sigmoid_focal_loss
 
 entries = pytest.importorskip("refocal.torch._entries")
+numba = pytest.importorskip("numba")
 
 GAMMAS = [0.0, 0.3, 1.0, 2.0, 2.5, 3.0, 5.0]
 
@@ -219,8 +220,19 @@ def test_ignored_rows():
     assert focal_loss(z, torch.full((6,), -100), 2.0, reduction="sum") == 0
 
 
+def share_all(monkeypatch, kind):
+    """Let threads of this kind share every batch."""
+    monkeypatch.setattr(_fast, "SOME", 1)
+    monkeypatch.setattr(_fast, "MANY", 1)
+    if kind == "python":
+        monkeypatch.setattr(_team, "openmp", lambda: None)
+    elif _team.openmp() is None:
+        pytest.skip("PyTorch brings no OpenMP library of GNU here")
+
+
+@pytest.mark.parametrize("kind", ["openmp", "python"])
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_threads_share_the_rows(threads, monkeypatch):
+def test_threads_share_the_rows(threads, kind, monkeypatch):
     z, y, v = problem(301, 40, 3.0)
     losses = (
         lambda z: focal_loss(z, y, 2.0, reduction="none"),
@@ -229,7 +241,7 @@ def test_threads_share_the_rows(threads, monkeypatch):
     )
     alone = [value_and_gradient(loss, z) for loss in losses]
     total = focal_loss(z, y, 2.0)
-    monkeypatch.setattr(_fast, "MANY", 1)
+    share_all(monkeypatch, kind)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     for loss, expected in zip(losses, alone, strict=True):
         for got, same in zip(value_and_gradient(loss, z), expected, strict=True):
@@ -373,6 +385,7 @@ def test_parts_stop_after_an_error_and_memory_outlives_the_caller(monkeypatch):
             raise KeyboardInterrupt
         go.wait(10)
         done.append("written")
+        return 0
 
     waits = []
 
@@ -392,9 +405,10 @@ def test_parts_stop_after_an_error_and_memory_outlives_the_caller(monkeypatch):
 
 
 LATE = """
-import threading, torch
-from refocal.torch import _fast, focal_loss
-_fast.MANY = 1
+import sys, threading, torch
+from refocal.torch import _fast, _team, focal_loss
+_fast.SOME = _fast.MANY = 1
+if "python" in sys.argv: _team.openmp = lambda: None
 torch.set_num_threads(2)
 z, y = torch.randn(100, 40), torch.zeros(100, dtype=torch.long)
 focal_loss(z, y)
@@ -405,13 +419,15 @@ threading.Thread(target=late).start()
 """
 
 
-def test_a_thread_that_outlives_the_main_one():
-    command = [sys.executable, "-W", "ignore", "-c", LATE]
+@pytest.mark.parametrize("kind", ["openmp", "python"])
+def test_a_thread_that_outlives_the_main_one(kind):
+    command = [sys.executable, "-W", "ignore", "-c", LATE, kind]
     assert subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout == "True\n"
 
 
-def test_many_threads_of_the_user(monkeypatch):
-    monkeypatch.setattr(_fast, "MANY", 1)
+@pytest.mark.parametrize("kind", ["openmp", "python"])
+def test_many_threads_of_the_user(kind, monkeypatch):
+    share_all(monkeypatch, kind)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     problems = [problem(64, 33, 2.0, seed) for seed in range(8)]
     expected = [value_and_gradient(lambda z, y=y: focal_loss(z, y, 2.0), z) for z, y, _ in problems]
@@ -434,14 +450,14 @@ def test_many_threads_of_the_user(monkeypatch):
 
 FORK = """
 import os, torch
-from refocal.torch import _fast, focal_loss
-_fast.MANY = 1
+from refocal.torch import _fast, _team, focal_loss
+_fast.SOME = _fast.MANY = 1
 torch.set_num_threads(2)
 z, y = torch.randn(100, 40), torch.zeros(100, dtype=torch.long)
 expected = focal_loss(z, y)
 child = os.fork()
 if child == 0:
-    os._exit(0 if torch.equal(focal_loss(z, y), expected) else 1)
+    os._exit(0 if torch.allclose(focal_loss(z, y), expected, rtol=1e-6) and not _team.openmp() else 1)
 raise SystemExit(os.waitpid(child, 0)[1])
 """
 
@@ -451,6 +467,37 @@ raise SystemExit(os.waitpid(child, 0)[1])
 )
 def test_a_forked_process_has_threads_of_its_own():
     assert subprocess.run([sys.executable, "-W", "ignore", "-c", FORK], timeout=120).returncode == 0
+
+
+LIMITED = """
+import torch
+from refocal.torch import _fast, focal_loss
+torch.set_num_threads(3)
+z, y = torch.randn(100, 40), torch.zeros(100, dtype=torch.long)
+expected = focal_loss(z, y)
+_fast.SOME = 1
+torch.testing.assert_close(focal_loss(z, y), expected, rtol=1e-6, atol=0)
+"""
+
+
+@pytest.mark.parametrize("limit", ["1", "2", "9"])
+def test_fewer_threads_than_asked_for(limit, monkeypatch):
+    monkeypatch.setenv("OMP_THREAD_LIMIT", limit)
+    subprocess.run([sys.executable, "-W", "ignore", "-c", LIMITED], timeout=120, check=True)
+
+
+@pytest.mark.skipif(_team.openmp() is None, reason="PyTorch brings no OpenMP library of GNU here")
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_a_team_gives_every_part_its_arguments(count):
+    @entries.kernel("nxsn")
+    def put(n, x, to_, i):
+        numba.carray(to_, i + 1)[i] = x / n
+        return 10 * i
+
+    to = np.zeros(count)
+    parts = [(i + 1, -0.5 * i, to.ctypes.data, i) for i in range(count)]
+    assert _team.run(put(), parts) == [10 * i for i in range(count)]
+    np.testing.assert_array_equal(to, [-0.5 * i / (i + 1) for i in range(count)])
 
 
 def test_the_defaults_of_torch_do_not_matter():

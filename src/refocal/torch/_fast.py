@@ -25,14 +25,14 @@ from torch.autograd import Function
 
 from refocal._arrays import is_real_tensor
 from refocal._checks import LARGEST_GAMMA
+from refocal.torch import _team
 from refocal.torch._fused import Binary, by_autograd
 
-MANY = 1 << 20
-"""From so many entries on several threads share the work; a row counts for 16 more, for its logarithms.
+SOME = 1 << 16
+"""From so many entries on PyTorch's threads share the work; a row counts for 16 more, for its logarithms."""
 
-The threads of PyTorch stay awake for some milliseconds after their work and hold the cores meanwhile, so that
-other threads gain nothing in a shorter time.
-"""
+MANY = 1 << 20
+"""The same for threads of Python, which gain nothing in a shorter time, see `refocal.torch._team`."""
 
 KEEP = 32
 """From so many classes on three numbers a row are kept for the backward pass: a tenth of the logits."""
@@ -40,6 +40,7 @@ KEEP = 32
 LARGEST = torch.finfo(torch.float32).max
 
 Plain = Callable[..., Tensor]
+Arguments = tuple[Any, ...]
 
 
 @functools.cache
@@ -111,12 +112,11 @@ class HardFocalKernel(Function):
         numbers = _gammas(gamma)
         some, label = (False, 0) if ignore is None else (True, ignore)
         z, y, k, to = logits.data_ptr(), target.data_ptr(), kept.data_ptr(), loss.data_ptr()
-        code = _the("hard_rows")
 
-        def part(work: int, i: int, j: int, sums: int) -> None:
-            _check(code(work, z, y, i, j, c, *numbers[:3], some, label, each, to, keep, k, sums), target)
+        def part(work: int, i: int, j: int, sums: int) -> Arguments:
+            return work, z, y, i, j, c, *numbers[:3], some, label, each, to, keep, k, sums
 
-        total, count = _added(part, logits, (logits, target, kept, loss, numbers))
+        total, count = _run("hard_rows", part, logits, (target, kept, loss, numbers))
         ctx.save_for_backward(logits, target, kept if keep else None)
         ctx.numbers, ctx.label, ctx.plain = numbers, (some, label), plain
         return _reduced(ctx, reduction, loss, total, count)
@@ -151,12 +151,11 @@ def _hard_gradient(
     result, c, (scale, each, grad) = torch.empty_like(logits), logits.shape[1], factor
     keep, k = (False, 0) if kept is None else (True, kept.data_ptr())
     z, y, g, to = logits.data_ptr(), target.data_ptr(), grad.data_ptr(), result.data_ptr()
-    code = _the("hard_gradient")
 
-    def part(work: int, i: int, j: int) -> None:
-        _check(code(work, z, y, i, j, c, *numbers[:3], *label, keep, k, scale, each, g, to), target)
+    def part(work: int, i: int, j: int, _: int) -> Arguments:
+        return work, z, y, i, j, c, *numbers[:3], *label, keep, k, scale, each, g, to
 
-    _in_parts(part, logits, (logits, target, kept, grad, result, numbers))
+    _run("hard_gradient", part, logits, (target, kept, grad, result, numbers))
     return result
 
 
@@ -171,13 +170,12 @@ class SoftFocalKernel(Function):
         loss = logits.new_empty(len(logits) if each else 0)
         ctx.save_for_backward(logits, targets)
         ctx.powers, ctx.plain = _powers(gamma), plain
-        z, v, to = logits.data_ptr(), targets.data_ptr(), loss.data_ptr()
-        code, powers = _the("soft_rows"), ctx.powers
+        z, v, to, powers = logits.data_ptr(), targets.data_ptr(), loss.data_ptr(), ctx.powers
 
-        def part(work: int, i: int, j: int, sums: int) -> None:
-            code(work, z, v, i, j, c, *powers, each, to, sums)
+        def part(work: int, i: int, j: int, sums: int) -> Arguments:
+            return work, z, v, i, j, c, *powers, each, to, sums
 
-        total, count = _added(part, logits, (logits, targets, loss))
+        total, count = _run("soft_rows", part, logits, (targets, loss))
         return _reduced(ctx, reduction, loss, total, count)
 
     @staticmethod
@@ -189,12 +187,12 @@ class SoftFocalKernel(Function):
         result, c = torch.empty_like(logits), logits.shape[1]
         scale, each, grad = _factor(ctx, grads[0])
         z, v, g, to = logits.data_ptr(), targets.data_ptr(), grad.data_ptr(), result.data_ptr()
-        code, powers = _the("soft_gradient"), ctx.powers
+        powers = ctx.powers
 
-        def part(work: int, i: int, j: int) -> None:
-            code(work, z, v, i, j, c, *powers, scale, each, g, to)
+        def part(work: int, i: int, j: int, _: int) -> Arguments:
+            return work, z, v, i, j, c, *powers, scale, each, g, to
 
-        _in_parts(part, logits, (logits, targets, grad, result))
+        _run("soft_gradient", part, logits, (targets, grad, result))
         return result, None, None, None, None
 
 
@@ -209,13 +207,12 @@ class BinaryFocalKernel(Function):
         loss = torch.empty_like(logits) if each else logits.new_empty(0)
         ctx.save_for_backward(logits, targets)
         ctx.numbers, ctx.plain = (*_powers(spec.gamma), spec.of_one, spec.of_zero), plain
-        z, y, to = logits.data_ptr(), targets.data_ptr(), loss.data_ptr()
-        code, numbers = _the("binary_rows"), ctx.numbers
+        z, y, to, numbers = logits.data_ptr(), targets.data_ptr(), loss.data_ptr(), ctx.numbers
 
-        def part(work: int, i: int, j: int, sums: int) -> None:
-            code(work, z, y, i, j, *numbers, each, to, sums)
+        def part(work: int, i: int, j: int, sums: int) -> Arguments:
+            return work, z, y, i, j, *numbers, each, to, sums
 
-        total, count = _added(part, logits.view(-1), (logits, targets, loss))
+        total, count = _run("binary_rows", part, logits.view(-1), (targets, loss))
         return _reduced(ctx, reduction, loss, total, count)
 
     @staticmethod
@@ -227,12 +224,12 @@ class BinaryFocalKernel(Function):
         result = torch.empty_like(logits)
         scale, each, grad = _factor(ctx, grads[0])
         z, y, g, to = logits.data_ptr(), targets.data_ptr(), grad.data_ptr(), result.data_ptr()
-        code, numbers = _the("binary_gradient"), ctx.numbers
+        numbers = ctx.numbers
 
-        def part(work: int, i: int, j: int) -> None:
-            code(work, z, y, i, j, *numbers, scale, each, g, to)
+        def part(work: int, i: int, j: int, _: int) -> Arguments:
+            return work, z, y, i, j, *numbers, scale, each, g, to
 
-        _in_parts(part, logits.view(-1), (logits, targets, grad, result))
+        _run("binary_gradient", part, logits.view(-1), (targets, grad, result))
         return result, None, None, None, None
 
 
@@ -282,35 +279,48 @@ def _the(name: str) -> Callable[..., int]:
     return code
 
 
-def _check(returned: int, target: Tensor) -> None:
-    """Raise for a label that a kernel cannot take."""
-    if returned > 0:
-        raise IndexError(f"Target {int(target[returned - 1])} is out of bounds.")
+def _run(
+    name: str, part: Callable[[int, int, int, int], Arguments], rows: Tensor, others: tuple[Any, ...]
+) -> tuple[float, float]:
+    """Run a kernel over all rows, in parts where that is faster; return the two sums that it adds up.
+
+    Args:
+        name: Of the kernel.
+        part: Gives its arguments from an address of memory to work in, the first row, the one after the last,
+            and the address of two sums.
+        rows: The logits.
+        others: What else has memory that the kernel reads or writes; for the kernels that read labels they
+            come first.
+
+    Raises:
+        IndexError: If a label is none of the classes.
+    """
+    code, edges = _the(name), _edges(rows)
+    if len(edges) == 2:
+        pair, scratch = _Pair(), _scratch(rows)  # which have to live until the kernel has ended
+        _check((code(*part(scratch.data_ptr(), 0, edges[1], ctypes.addressof(pair))),), others)
+        return pair[0], pair[1]
+    pairs = [_Pair() for _ in edges[1:]]
+    spans = [(i, j, ctypes.addressof(p)) for (i, j), p in zip(itertools.pairwise(edges), pairs, strict=True)]
+    if _team.openmp() is None:
+        returned = _together(lambda work, *span: code(*part(work, *span)), rows, spans, (others, pairs))
+    else:
+        scratches = [_scratch(rows) for _ in spans]
+        returned = _team.run(
+            code, [part(s.data_ptr(), *span) for s, span in zip(scratches, spans, strict=True)]
+        )
+    _check(returned, others)
+    return sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)
 
 
 _Pair = ctypes.c_double * 2
 
 
-def _added(work: Callable[[int, int, int, int], None], rows: Tensor, owners: object) -> tuple[float, float]:
-    """Do work in parts, each with an address for two sums of its own; return the sums of all."""
-    edges = _edges(rows)
-    sums = [_Pair() for _ in edges[1:]]
-    if len(sums) == 1:
-        scratch = _scratch(rows)  # has to live until the kernel has ended
-        work(scratch.data_ptr(), 0, edges[1], ctypes.addressof(sums[0]))
-        return sums[0][0], sums[0][1]
-    parts = [(i, j, ctypes.addressof(s)) for (i, j), s in zip(itertools.pairwise(edges), sums, strict=True)]
-    _together(work, rows, parts, (owners, sums))
-    return sum(pair[0] for pair in sums), sum(pair[1] for pair in sums)
-
-
-def _in_parts(work: Callable[[int, int, int], None], rows: Tensor, owners: object) -> None:
-    edges = _edges(rows)
-    if len(edges) == 2:
-        scratch = _scratch(rows)
-        work(scratch.data_ptr(), 0, edges[1])
-    else:
-        _together(work, rows, list(itertools.pairwise(edges)), owners)
+def _check(returned: Iterable[int], others: tuple[Any, ...]) -> None:
+    """Raise for a label that a kernel cannot take."""
+    for number in returned:
+        if number > 0:
+            raise IndexError(f"Target {int(others[0][number - 1])} is out of bounds.")
 
 
 def _scratch(rows: Tensor) -> Tensor:
@@ -321,27 +331,33 @@ def _scratch(rows: Tensor) -> Tensor:
 
 def _edges(rows: Tensor) -> list[int]:
     """Return where the parts of the rows begin and end."""
-    n = rows.shape[0]
-    if rows.numel() + 16 * n < MANY or n < 2 or (threads := torch.get_num_threads()) == 1:
+    n, entries = rows.shape[0], rows.numel() + 16 * rows.shape[0]
+    if entries < SOME or n < 2 or (threads := torch.get_num_threads()) == 1:
         return [0, n]
-    count = min(8 * threads, n)
+    if _team.openmp() is not None:
+        count = min(threads, n)
+    elif entries < MANY:
+        return [0, n]
+    else:
+        count = min(8 * threads, n)  # each thread takes the next one that is left
     return [n * k // count for k in range(count + 1)]
 
 
 def _together(
-    work: Callable[..., None], rows: Tensor, parts: Iterable[tuple[int, ...]], owners: object
-) -> None:
-    """Do the parts in several threads, this one among them. Kernels hold no lock, so threads of Python do.
+    work: Callable[..., int], rows: Tensor, parts: Iterable[tuple[int, ...]], owners: object
+) -> list[int]:
+    """Do the parts in threads of Python, this one among them; kernels hold no lock. Return what they return.
 
     Each thread takes the next part that is left, since some may be slower than others. ``owners`` have the
     memory that the kernels write to: every thread holds on to them, whatever becomes of this one.
     """
     left = iter(parts)
+    returned: list[int] = []
 
     def take(owners: object = owners) -> None:
         scratch = _scratch(rows)
         for part in left:
-            work(scratch.data_ptr(), *part)
+            returned.append(work(scratch.data_ptr(), *part))
 
     others: list[Future[None]] = []
     try:
@@ -357,6 +373,7 @@ def _together(
         wait(others)
     for other in others:
         other.result()
+    return returned
 
 
 @functools.cache
