@@ -266,20 +266,6 @@ def test_ray_gives_the_same_numbers_and_tries_again_when_a_worker_is_killed(tmp_
     assert_same(runs, tmp_path)
 
 
-@pytest.mark.slow
-def test_a_ray_of_the_caller_is_used_and_left_alone(tmp_path, monkeypatch):
-    ray = pytest.importorskip("ray")
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    ray.init(num_cpus=2, log_to_driver=False, logging_level="ERROR")
-    try:
-        with pytest.raises(SweepError, match=r"2 of 4 runs failed.*ArithmeticError: . is odd"):
-            sweep([{"x": x} for x in range(4)], tasks.odd_fails, tmp_path, engine="ray", jobs=3)
-        assert ray.is_initialized()
-    finally:
-        ray.shutdown()
-    assert [run.result["x"] for run in sweep([{"x": 0}, {"x": 2}], tasks.always_dies, tmp_path)] == [0, 2]
-
-
 def test_without_ray_the_error_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ImportError, match=r"pip install 'refocal\[ray\]'"):

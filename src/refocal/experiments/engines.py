@@ -14,14 +14,16 @@ import os
 import pickle
 import platform
 import signal
+import subprocess
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from importlib import metadata
 from multiprocessing.connection import Connection
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, TypeAlias
 
@@ -77,12 +79,35 @@ def _split(returned: Any) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any
 
 @functools.cache
 def versions() -> Mapping[str, str]:
-    """Return the versions of Python and of the installed `LIBRARIES`."""
+    """Return the versions of Python and of the installed `LIBRARIES`, and the commit of a checkout."""
     found = {"python": platform.python_version()}
     for library in LIBRARIES:
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[library] = metadata.version(library)
-    return found
+    commit = _commit(Path(__file__).parents[1])
+    return found | ({"commit": commit} if commit else {})
+
+
+def _commit(package: Path) -> str | None:
+    """Return the commit that a package is run from, or None if it is not part of a repository."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(package), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", "__init__.py")  # the repository may be another project's
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ".")
+        return git("rev-parse", "--short=12", "HEAD") + (" with changes" if changed else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 class InProcess:
@@ -173,6 +198,9 @@ class RayCluster:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         self.slots = sys.maxsize if jobs is None else jobs
         self._task = ray.remote(max_retries=RETRIES, **(resources or {}))(_execute_pickled)
+        _say_what_is_missing(
+            resources or {}, [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        )
         self._references: dict[Future[Outcome], Any] = {}
 
     def __enter__(self) -> RayCluster:
@@ -181,12 +209,15 @@ class RayCluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None:
-            for future, reference in self._references.items():
-                if not future.done():
-                    self._ray.cancel(reference, force=True)
-        if self._started:
-            self._ray.shutdown()
+        try:
+            if error is not None:
+                # A copy: a thread of Ray takes out each future that is done, and cancelled ones soon are.
+                for future, reference in self._references.copy().items():
+                    if not future.done():
+                        self._ray.cancel(reference, force=True)
+        finally:
+            if self._started:
+                self._ray.shutdown()
 
     def submit(self, run: RunFunction, config: dict[str, Any]) -> Future[Outcome]:
         reference = self._task.remote(sys.path, self._ray.cloudpickle.dumps(run), config)
@@ -194,6 +225,24 @@ class RayCluster:
         self._references[future] = reference
         future.add_done_callback(lambda done: self._references.pop(done, None))
         return future
+
+
+def _say_what_is_missing(resources: Mapping[str, Any], nodes: Sequence[Mapping[str, float]]) -> None:
+    """Say that a task does not fit on any node: Ray would wait in silence, for ever or for a new node."""
+    cpus = resources.get("num_cpus")
+    wanted = {"CPU": 1 if cpus is None else cpus, "GPU": resources.get("num_gpus")}
+    asked = {name: n for name, n in (wanted | (resources.get("resources") or {})).items() if n}
+    if any(all(node.get(name, 0) >= n for name, n in asked.items()) for node in nodes):
+        return
+
+    def text(amounts: Mapping[str, float]) -> str:
+        return ", ".join(f"{amounts.get(name, 0):g} {name}" for name in asked)
+
+    print(
+        f"refocal: a run asks for {text(asked)}, and the nodes of the Ray cluster have "
+        f"{' or '.join(dict.fromkeys(map(text, nodes)))}; nothing starts until a node with that much joins",
+        file=sys.stderr,
+    )
 
 
 def _execute_pickled(path: list[str], run: bytes, config: dict[str, Any]) -> Outcome:

@@ -49,6 +49,7 @@ def sweep(
     address: str | None = None,
     resources: Mapping[str, Any] | None = None,
     progress: bool = True,
+    on_wait: Callable[[], None] | None = None,
 ) -> list[Run]:
     """Do every run that is not done yet, and return all of them in the order of the configs.
 
@@ -66,6 +67,7 @@ def sweep(
         address: Of the Ray cluster; by default the one that is initialised, or a new one on this machine.
         resources: Of a Ray task, for example ``{"num_cpus": 1, "num_gpus": 0.5}``.
         progress: Show a bar with the time left on standard error if that is a terminal.
+        on_wait: Called again and again while all that is left is claimed by other processes.
 
     Returns:
         One finished run a config.
@@ -106,7 +108,7 @@ def sweep(
                 _bar(len(todo), progress) as advance,
             ):
                 try:
-                    _work(todo, run, store, workers, done, failures, advance)
+                    _work(todo, run, store, workers, done, failures, advance, on_wait)
                 except KeyboardInterrupt:
                     kept = sum(store.read(key) is not None for key in set(keys))
                     _say(f"stopped; {kept} of {total} runs are finished and kept in {store.folder}")
@@ -129,6 +131,7 @@ def _work(
     done: dict[str, Run],
     failures: dict[str, str],
     advance: Callable[[], None],
+    on_wait: Callable[[], None] | None,
 ) -> None:
     """Do the runs of ``todo``, or wait for the processes that have claimed them."""
     waiting = deque(todo)
@@ -152,6 +155,8 @@ def _work(
         if not flying:
             if waiting:
                 time.sleep(POLL)
+                if on_wait is not None:
+                    on_wait()
             continue
         landed, _ = wait(flying, timeout=POLL if elsewhere else None, return_when=FIRST_COMPLETED)
         for future in landed:

@@ -12,7 +12,6 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -113,10 +112,10 @@ def agreed() -> Iterator[None]:
 def sweep_together(
     configs: Sequence[dict[str, Any]], run: Callable[[dict[str, Any]], Any], out: str | os.PathLike[str]
 ) -> list[runs.Run]:
-    """Do runs one after the other, each with all processes.
+    """Do runs one after the other, each with all processes; the first one says which is next.
 
     Args:
-        configs: The same on every process.
+        configs: Of the first process; the others do what it says.
         run: Its errors have to be `GroupError`; any other ends this process with exit code 1.
         out: The folder of the results, of the first process.
 
@@ -127,49 +126,51 @@ def sweep_together(
         SweepError: At the end and on every process, if runs failed.
         GroupError: If the first process cannot keep its books.
     """
-    finished: list[runs.Run] = []
-    failures: dict[str, str] = {}
-    for config in configs:
-        ended: list[str | None] = [None, None]  # why the run failed, why nothing can be kept any more
-        if dist.get_rank() == 0:
-            told: list[bool] = []
+    if dist.get_rank() > 0:
+        _follow(run)
+        return []
 
-            def start(config: dict[str, Any], told: list[bool] = told) -> Any:
-                told.append(True)
-                _tell(True)
-                return _or_leave(run, config)
+    def start(config: dict[str, Any]) -> Any:
+        _say("run", config)
+        return run(config)
 
-            try:
-                finished += runs.sweep([config], start, out, progress=False)
-            except runs.SweepError as error:
-                ended[0] = next(iter(error.failures.values()))
-            except Exception as error:
-                ended[1] = str(error)
-            if not told:  # it is finished, by this sweep or by another one, or the folder cannot be used
-                _tell(False)
-        elif _tell():
-            with contextlib.suppress(GroupError):
-                _or_leave(run, config)
-        dist.broadcast_object_list(ended, src=0)
-        failure, stop = ended
-        if stop is not None:
-            raise GroupError(stop)
-        if failure is not None:
-            failures[runs.run_key(config)] = f"{canonical(config)}: {failure.strip().splitlines()[-1]}"
-    if failures:
-        raise runs.SweepError(
-            f"{len(failures)} of {len(configs)} runs failed, the others are kept in {Path(out) / 'runs'}; "
-            f"the first: {next(iter(failures.values()))}",
-            failures,
+    try:
+        finished = runs.sweep(
+            configs,
+            lambda config: _or_leave(start, config),
+            out,
+            progress=False,
+            on_wait=lambda: _say("wait"),  # a process that hears nothing for half an hour gives up
         )
+    except runs.SweepError as error:
+        _say("end", error)
+        raise
+    except Exception as error:
+        stop = GroupError(str(error))
+        _say("end", stop)
+        raise stop from error
+    _say("end")
     return finished
 
 
-def _tell(go: bool = False) -> bool:
-    """Return on every process what the first one says: whether the run starts."""
-    said = [go]
-    dist.broadcast_object_list(said, src=0)
-    return said[0]
+def _follow(run: Callable[[dict[str, Any]], Any]) -> None:
+    """Do what the first process says until it says that this is the end, and why."""
+    while True:
+        said: list[Any] = [None, None]
+        dist.broadcast_object_list(said, src=0)
+        word, what = said
+        if word == "run":
+            with contextlib.suppress(GroupError):
+                _or_leave(run, what)
+        elif word == "end":
+            if what is not None:
+                raise what
+            return
+
+
+def _say(word: str, what: Any = None) -> None:
+    """Tell the other processes: "run" and a config, "wait", or "end" and an error or None."""
+    dist.broadcast_object_list([word, what], src=0)
 
 
 def _or_leave(run: Callable[[dict[str, Any]], Any], config: dict[str, Any]) -> Any:
