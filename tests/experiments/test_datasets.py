@@ -80,6 +80,13 @@ def test_every_set_has_a_source():
     assert all(bool(entry.where) is (entry.openml is None) for entry in REGISTRY.values())
 
 
+def test_image_sets_of_openml_have_the_public_numbers_of_rows():
+    rows = {e.name: (e.n_rows - e.n_test, e.n_test) for e in REGISTRY.values() if e.openml and e.shape}
+    small = dict.fromkeys(("mnist", "kmnist", "fashion-mnist"), (60_000, 10_000))
+    assert rows == small | {"svhn": (73_257, 26_032), "cifar10": (50_000, 10_000)}
+    assert [entry.name for entry in REGISTRY.values() if entry.balanced] == ["cifar10"]
+
+
 def test_names_and_kinds():
     assert len(names("tabular")) == 32
     assert names()[0] == "australian"
@@ -129,7 +136,7 @@ def test_folder_then_cache(tmp_path, cache, monkeypatch):
 def test_a_set_of_ones_own_by_name_and_by_path(tmp_path, monkeypatch):
     path = save(tmp_path / "mine.npz", **table(9, 3), feature_names=np.array(["a", "b", "c"]))
     for data in (load(path), load(str(path)), load("mine", tmp_path)):
-        assert (data.name, data.n_classes, data.partial) == ("mine", 3, False)
+        assert (data.name, data.n_classes, data.partial, data.path) == ("mine", 3, False, path)
         np.testing.assert_array_equal(data.X, table(9)["X"])
         assert data.y.dtype == np.int64
     monkeypatch.chdir(tmp_path)

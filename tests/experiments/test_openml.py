@@ -55,19 +55,63 @@ def test_sparse_data_become_dense(monkeypatch):
     np.testing.assert_array_equal(data.y, [1, 0, 1])
 
 
+def serve_images(monkeypatch, pixels, labels):
+    columns = "\n".join(f"@ATTRIBUTE p{i} REAL" for i in range(12))
+    rows = "\n".join(",".join(map(str, [*row, label])) for row, label in zip(pixels, labels, strict=True))
+    serve(monkeypatch, 77, f"@RELATION r\n{columns}\n@ATTRIBUTE class {{0,1}}\n@DATA\n{rows}\n")
+
+
 @pytest.mark.parametrize("shape", [(3, 2, 2), (2, 2, 3)])
 def test_images_become_uint8_with_channels_last_and_a_test_set(shape, monkeypatch):
-    pixels = np.arange(5 * 12).reshape(5, 12)
-    columns = "\n".join(f"@ATTRIBUTE p{i} INTEGER" for i in range(12))
-    rows = "\n".join(",".join(map(str, [*row, i % 2])) for i, row in enumerate(pixels))
-    register(monkeypatch, n_classes=2, openml=77, shape=shape, n_test=2)
-    serve(monkeypatch, 77, f"@RELATION r\n{columns}\n@ATTRIBUTE class {{0,1}}\n@DATA\n{rows}\n")
+    pixels = np.arange(196, 256).reshape(5, 12)  # 255 is the largest
+    register(monkeypatch, n_classes=2, openml=77, shape=shape, n_rows=5, n_test=2, balanced=True)
+    serve_images(monkeypatch, pixels, [0, 1, 0, 1, 0])
     data = load("stand-in")
     assert data.X.dtype == np.uint8
     assert (data.X.shape, data.X_test.shape) == ((3, 2, 2, 3), (2, 2, 2, 3))
     green = pixels[0, 4:8] if shape[0] == 3 else pixels[0, 1::3]
     np.testing.assert_array_equal(data.X[0, :, :, 1].ravel(), green)
     np.testing.assert_array_equal(data.y_test, [1, 0])
+
+
+@pytest.mark.parametrize(
+    "pixels, got",
+    [
+        (np.arange(60) / 60, r"0\.0166667"),
+        (np.arange(60) % 2, "none above 1"),
+        (np.arange(60) - 1, "-1"),
+        (np.arange(60) + 197, "256"),
+        ([*range(59), np.nan], "nan"),
+        ([*range(59), 1e300], r"1e\+300"),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_pixels_that_uint8_cannot_hold_are_refused(pixels, got, monkeypatch, cache):
+    register(monkeypatch, n_classes=2, openml=77, shape=(2, 2, 3), n_test=2)
+    rows = [["?" if value != value else value for value in row] for row in np.reshape(pixels, (5, 12))]
+    serve_images(monkeypatch, rows, [0, 1, 0, 1, 0])
+    rule = "OpenML's stand-in must have pixels that are whole numbers within 0..255, some above 1"
+    with pytest.raises(ValueError, match=f"^{rule}, got {got}$"):
+        load("stand-in")
+    assert not cache.exists()
+
+
+def test_images_of_another_number_or_order_are_refused(monkeypatch, cache):
+    fields = {"n_classes": 2, "openml": 77, "shape": (2, 2, 3), "n_test": 2}
+    serve_images(monkeypatch, np.arange(60).reshape(5, 12), [0, 1, 0, 1, 1])
+    register(monkeypatch, **fields, n_rows=6)
+    with pytest.raises(ValueError, match=r"^OpenML's stand-in must have 6 rows, got 5: another version\?$"):
+        load("stand-in")
+    register(monkeypatch, **fields, n_rows=5, balanced=True)
+    message = (
+        "^OpenML's stand-in must have 1 images of each class in its last 2 rows, the test set, got 0 to 2: "
+        "its rows are not in the order that is read here$"
+    )
+    with pytest.raises(ValueError, match=message):
+        load("stand-in")
+    assert not cache.exists()
+    register(monkeypatch, **fields, n_rows=5)
+    assert load("stand-in").y_test.tolist() == [1, 1]
 
 
 def test_numeric_nan_from_openml_is_refused_and_not_kept(monkeypatch, cache):

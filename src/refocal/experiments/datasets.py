@@ -57,6 +57,7 @@ class Dataset:
         X_test: Rows that are for testing only; None if the data come without a split.
         y_test: Their labels.
         partial: This is the incomplete copy of the registry: show results, but do not judge them.
+        path: The file that they were read from; None if there is none.
 
     Example:
         >>> Dataset("tiny", np.zeros((2, 3)), np.array([0, 1]), 2).X_test is None
@@ -70,6 +71,7 @@ class Dataset:
     X_test: Numbers | None = None
     y_test: Numbers | None = None
     partial: bool = False
+    path: Path | None = None
 
 
 def names(kind: Literal["tabular", "image"] | None = None) -> list[str]:
@@ -327,7 +329,7 @@ def _checked(
             raise ValueError(
                 f"{path}: X_test must have rows of shape {X.shape[1:]} as X_train, got {X_test.shape[1:]}"
             )
-    return Dataset(path.stem, X, y, n_classes, X_test, y_test)
+    return Dataset(path.stem, X, y, n_classes, X_test, y_test, path=path)
 
 
 def _checked_labels(path: Path, name: str, y: Numbers) -> Numbers:

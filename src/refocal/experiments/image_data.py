@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from refocal.experiments._files import sha256_of
 from refocal.experiments.datasets import Dataset, fetch, find, load
+from refocal.experiments.openml import SPLIT
 from refocal.experiments.runs import read_runs, run_key
 
 __all__ = [
@@ -26,7 +27,6 @@ __all__ = [
     "check_images",
     "fetched_file",
     "image_file",
-    "load_images",
     "prepare",
     "read_images",
     "ready_files",
@@ -72,19 +72,6 @@ class ImageData:
         return images.to(torch.float32).sub_(self.mean).div_(self.std).permute(0, 3, 1, 2)
 
 
-def load_images(name: str, data: str | os.PathLike[str] | None = None) -> Dataset:
-    """Return an image data set as `refocal.experiments.datasets.load` does.
-
-    Where there is no file of "cifar10-s", it is drawn from "cifar10" with a fixed seed: a tenth of the
-    training images of each class, and the whole test set.
-
-    Args:
-        name: Of the data set, or a file.
-        data: The folder of the files.
-    """
-    return read_images(name, fetched_file(name, data))
-
-
 def fetched_file(name: str, data: str | os.PathLike[str] | None = None) -> Path:
     """Return the file of `image_file`; what is not here is fetched from OpenML into the cache."""
     path = image_file(name, data)
@@ -92,7 +79,9 @@ def fetched_file(name: str, data: str | os.PathLike[str] | None = None) -> Path:
 
 
 def image_file(name: str, data: str | os.PathLike[str] | None = None) -> Path | None:
-    """Return the file that `load_images` reads, as an absolute path; None if it would have to be fetched.
+    """Return the file of an image data set as an absolute path; None if it would have to be fetched.
+
+    Where there is no file of "cifar10-s", it is that of "cifar10".
 
     Args:
         name: Of the data set, or a file.
@@ -109,7 +98,11 @@ def image_file(name: str, data: str | os.PathLike[str] | None = None) -> Path | 
 
 
 def read_images(name: str, path: Path) -> Dataset:
-    """Return an image data set from the file that `image_file` names."""
+    """Return an image data set from the file that `image_file` names.
+
+    From the file of "cifar10", "cifar10-s" is drawn with a fixed seed: a tenth of the training images of each
+    class, and the whole test set.
+    """
     dataset = load(path)
     if name != "cifar10-s" or path.stem != "cifar10":
         return dataset
@@ -124,7 +117,8 @@ def ready_files(
 ) -> dict[str, Path]:
     """Return the file of each data set that a sweep still needs: fetched, read and checked.
 
-    Finished runs need no data. Where theirs are here, they have to be those that the runs were made from.
+    Finished runs need no data. Where the data are here, every finished run of a wanted data set has to be
+    made from them, even one that is not wanted now: a table has all runs of the folder.
 
     Args:
         configs: Of the runs.
@@ -136,23 +130,38 @@ def ready_files(
         OSError: If a file is missing or cannot be fetched.
     """
     todo = {run_key(config): config for config in configs}
+    wanted = {config["dataset"] for config in todo.values()}
     finished = []
     with contextlib.suppress(FileNotFoundError):  # the first sweep into this folder
-        finished = [run for run in read_runs(out) if todo.pop(run.key, None) is not None]
+        finished = [run for run in read_runs(out) if run.config.get("experiment") == "images"]
+    for run in finished:
+        todo.pop(run.key, None)
     files: dict[str, Path] = {}
+    sizes: dict[str, int] = {}
     for name, validation in dict.fromkeys((c["dataset"], c["validation"]) for c in todo.values()):
         files[name] = fetched_file(name, data)
-        check_images(read_images(name, files[name]), validation)
+        images = read_images(name, files[name])
+        check_images(images, validation)
+        sizes[name] = len(images.y)
     sums = functools.cache(sha256_of)
     for run in finished:
-        path = files.get(run.config["dataset"])
+        name, before = run.config["dataset"], run.result.get("data_sha256")
+        if name not in wanted or before is None:  # earlier versions did not keep it
+            continue
+        path = files.get(name)
         with contextlib.suppress(OSError, ValueError):
-            path = path or image_file(run.config["dataset"], data)
-        before = run.result.get("data_sha256")  # earlier versions did not keep it
-        if before is not None and path is not None and before != (now := sums(path)):
+            path = path or image_file(name, data)
+        if path is not None and before != (now := sums(path)):
             raise ValueError(
                 f"{path} is not the file that run {run.key} in {out} was made from: its SHA-256 is "
                 f"{now[:12]}..., not {before[:12]}...; use another --out for these data"
+            )
+        # The checksum does not tell a copy of cifar10.npz that is named cifar10-s.npz from what is drawn.
+        before = run.result["n_train"] + run.result["n_validation"]
+        if sizes.get(name, before) != before:
+            raise ValueError(
+                f"{path} gives {sizes[name]} training images of {name}, but run {run.key} in {out} was made "
+                f"from {before}; use another --out for these data"
             )
     return files
 
@@ -168,32 +177,41 @@ def check_images(dataset: Dataset, validation: float) -> None:
         ValueError: If the images are of another shape or type, a label is outside the classes, there is no
             test set, or a part would be empty.
     """
-    name = dataset.name
+    origin = dataset.path or dataset.name
     if dataset.X_test is None or dataset.y_test is None:
-        raise ValueError(f"{name} has no test set; X_test and y_test are needed")
-    for part, images, labels in (
-        ("X", dataset.X, dataset.y),
-        ("X_test", dataset.X_test, dataset.y_test),
+        raise ValueError(
+            f"{origin} must have the arrays {', '.join(SPLIT)}; got X and y, which are read as one table "
+            "without a test set"
+        )
+    for X_name, y_name, images, labels in (
+        (*SPLIT[:2], dataset.X, dataset.y),
+        (*SPLIT[2:], dataset.X_test, dataset.y_test),
     ):
         shape = tuple(images.shape)
         if images.dtype != np.uint8 or len(shape) != 4 or shape[3] != 3 or min(shape[1:3]) < SMALLEST:
             raise ValueError(
-                f"{part} of {name} must be uint8 images (n, height, width, 3) of at least {SMALLEST} x "
+                f"{origin}: {X_name} must be uint8 images (n, height, width, 3) of at least {SMALLEST} x "
                 f"{SMALLEST} pixels, got {images.dtype} {shape}"
             )
         if labels.shape != shape[:1]:
-            raise ValueError(f"{name} must have one label an image in {part}, got {labels.shape} for {shape}")
+            raise ValueError(
+                f"{origin}: {y_name} must be one label an image of {X_name}, got {labels.shape} for {shape}"
+            )
         outside = labels[(labels < 0) | (labels >= dataset.n_classes)]
         if outside.size:
-            raise ValueError(f"labels of {name} must be within 0..{dataset.n_classes - 1}, got {outside[0]}")
+            raise ValueError(
+                f"{origin}: {y_name} must be within 0..{dataset.n_classes - 1}, got {outside[0]}"
+            )
     if dataset.X.shape[1:] != dataset.X_test.shape[1:]:
         raise ValueError(
-            f"training and test images of {name} must have one size, got {dataset.X.shape[1:]} and "
+            f"{origin}: X_train and X_test must have one size, got {dataset.X.shape[1:]} and "
             f"{dataset.X_test.shape[1:]}"
         )
     held_out = _stratified(dataset.y, validation, seed=0)
     if held_out.all() or not held_out.any():
-        raise ValueError(f"{name} has too few images for a validation part of {validation}: {len(held_out)}")
+        raise ValueError(
+            f"{origin} has too few images for a validation part of {validation}: {len(held_out)}"
+        )
 
 
 def prepare(dataset: Dataset, validation: float, seed: int, device: str = "cpu") -> ImageData:
@@ -216,9 +234,13 @@ def prepare(dataset: Dataset, validation: float, seed: int, device: str = "cpu")
     assert dataset.y_test is not None
     held_out = _stratified(dataset.y, validation, seed)
     train = np.ascontiguousarray(dataset.X[~held_out])
-    pixels = train.reshape(-1, 3)
-    mean = pixels.mean(0, dtype=np.float64)
-    std = np.sqrt(np.maximum((pixels.astype(np.float64) ** 2).mean(0) - mean**2, 1.0))
+    # Sums over the 256 values are exact, and pixels as float64 would need eight times the images' memory.
+    # NumPy's bincount would make int64 of them, PyTorch's takes uint8.
+    channels = torch.from_numpy(train).view(-1, 3).unbind(1)
+    counts = np.stack([torch.bincount(channel, minlength=256).numpy() for channel in channels])
+    values, n = np.arange(256), train.size // 3
+    mean = counts @ values / n
+    std = np.sqrt(np.maximum(counts @ values**2 / n - mean**2, 1.0))
 
     def put(values: Any, dtype: torch.dtype | None = None) -> Tensor:
         return torch.as_tensor(np.asarray(values), dtype=dtype).to(device)
@@ -233,7 +255,7 @@ def prepare(dataset: Dataset, validation: float, seed: int, device: str = "cpu")
         put(mean, torch.float32),
         put(std, torch.float32),
         dataset.n_classes,
-        not dataset.name.startswith("svhn"),
+        not dataset.name.lower().startswith("svhn"),
     )
 
 

@@ -50,7 +50,8 @@ def arrays_of(table: Mapping[str, Any], entry: Source) -> dict[str, Numbers]:
     X = table["data"].toarray() if hasattr(table["data"], "toarray") else np.asarray(table["data"])
     y = _integer_labels(table["target"], entry)
     if entry.shape is not None:
-        images = X.reshape(len(X), *entry.shape).astype(np.uint8)
+        _check_rows(y, entry)
+        images = _pixels(X, entry).reshape(len(X), *entry.shape)
         if entry.shape[0] == 3:
             images = np.ascontiguousarray(np.moveaxis(images, 1, -1))
         cut = len(images) - entry.n_test
@@ -70,6 +71,35 @@ def arrays_of(table: Mapping[str, Any], entry: Source) -> dict[str, Numbers]:
             columns.append(hot)
             labels += [f"{name}={level}" for level in used]
     return {"X": np.hstack(columns), "y": y, "feature_names": np.array(labels, dtype=np.str_)}
+
+
+def _check_rows(y: Numbers, entry: Source) -> None:
+    """Raise if the last rows cannot be the test set."""
+    if entry.n_rows not in (None, len(y)):
+        raise ValueError(
+            f"OpenML's {entry.name} must have {entry.n_rows} rows, got {len(y)}: another version?"
+        )
+    counts = np.bincount(y[len(y) - entry.n_test :], minlength=entry.n_classes)
+    if entry.balanced and counts.min() != counts.max():
+        raise ValueError(
+            f"OpenML's {entry.name} must have {entry.n_test // entry.n_classes} images of each class in its "
+            f"last {entry.n_test} rows, the test set, got {counts.min()} to {counts.max()}: its rows are not "
+            "in the order that is read here"
+        )
+
+
+def _pixels(X: Numbers, entry: Source) -> Numbers:
+    """Return rows as uint8, or raise if that would change a value."""
+    with np.errstate(invalid="ignore"):  # what is no uint8 shows in the comparison
+        pixels = X.astype(np.uint8)
+    wrong = X[pixels != X]
+    if wrong.size or pixels.max() <= 1:  # 0 and 1 alone are on another scale
+        got = f"{wrong[0]:g}" if wrong.size else f"none above {pixels.max()}"
+        raise ValueError(
+            f"OpenML's {entry.name} must have pixels that are whole numbers within 0..255, some above 1, got "
+            f"{got}"
+        )
+    return pixels
 
 
 def _integer_labels(target: Any, entry: Source) -> Numbers:

@@ -21,7 +21,9 @@ class Source:
         partial: That file has only a part of the rows: its results are shown, but not judged.
         codes: Categorical columns with numbers as levels keep these numbers; otherwise they become one-hot.
         shape: Of one image in an OpenML row, which is then stored as uint8, channels last.
+        n_rows: Of the whole OpenML table, where rows are images.
         n_test: How many of the last OpenML rows are the test set.
+        balanced: The test set has equally many rows of each class, by which the order of the rows is checked.
         notes: What a reader of the results should know.
 
     Example:
@@ -39,7 +41,9 @@ class Source:
     partial: bool = False
     codes: bool = False
     shape: tuple[int, ...] | None = None
+    n_rows: int | None = None
     n_test: int = 0
+    balanced: bool = False
     notes: str = ""
 
 
@@ -188,6 +192,7 @@ _SOURCES = [
         554,
         "4220a472ba93910c061cb13b0d0dfb4316c745a06b581b7a3ed5c773b357df93",
         shape=(28, 28),
+        n_rows=70_000,
         n_test=10_000,
     ),
     Source(
@@ -197,6 +202,7 @@ _SOURCES = [
         41982,
         "63830196018147828ffebf296db442fc720160a60046c7d382153dd1bb1b36cd",
         shape=(28, 28),
+        n_rows=70_000,
         n_test=10_000,
         partial=True,
         notes="the stored copy has 7,010 of 60,000 training images",
@@ -208,6 +214,7 @@ _SOURCES = [
         40996,
         "869c754ccb55dedc8942073513290d95dbb3f4c9acf786303b4d43f5939920ca",
         shape=(28, 28),
+        n_rows=70_000,
         n_test=10_000,
         notes="the stored copy has a new random split",
     ),
@@ -219,6 +226,7 @@ _SOURCES = [
         None,
         kind="image",
         shape=(32, 32, 3),
+        n_rows=99_289,
         n_test=26_032,
         notes="the last 26,032 OpenML rows are taken as the test set",
     ),
@@ -230,7 +238,9 @@ _SOURCES = [
         None,
         kind="image",
         shape=(3, 32, 32),
+        n_rows=60_000,
         n_test=10_000,
+        balanced=True,
         notes="the last 10,000 OpenML rows are taken as the test set",
     ),
     Source(
