@@ -209,10 +209,12 @@ def _add_images_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--validation", type=float, default=0.1, metavar="PART", help="of each class, held out (default: 0.1)"
     )
+    add("--lr", type=float, default=0.1, help="learning rate at the start (default: 0.1)")
     add("--precision", default="float32", help="float32, or bfloat16 for mixed precision")
     add("--device", default="auto", help="cpu, cuda, ... (default: auto)")
     add("--threads", type=int, default=1, metavar="N", help="of a run; --jobs is cores / N, 1 on CUDA")
     add("--compile", action="store_true", help="use torch.compile")
+    add("--report", action="store_true", help="train nothing: tables and figures of what is in --out")
     add("--data", metavar="DIR", help="a folder of .npz files (default: $REFOCAL_DATA)")
     add("--gpus-per-run", type=float, metavar="N", help="what a Ray run asks for (default: 0)")
     _add_engine_options(parser)
@@ -223,16 +225,20 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
     add("--jobs", type=int, metavar="N", help="runs at a time (default: what the cores allow)")
     add("--engine", help="local, or ray for a Ray cluster (default: local)")
     add("--address", help="of the Ray cluster (default: start one here)")
-    add("--cpus-per-run", type=float, metavar="N", help="what a Ray run asks for (default: 1)")
+    add("--cpus-per-run", type=float, metavar="N", help="what a Ray run asks for (default: its threads)")
 
 
-def _engine(args: argparse.Namespace) -> dict[str, Any]:
+def _engine(args: argparse.Namespace, threads: int = 1) -> dict[str, Any]:
+    from refocal.experiments.engines import cores
+
     if args.engine != "ray" and (names := _given(args, "address", "cpus_per_run", "gpus_per_run")):
         raise ValueError(f"{names}: for --engine ray only")
     if args.engine in (None, "local"):
-        return {"jobs": os.cpu_count() if args.jobs is None else args.jobs}
+        return {"jobs": cores() if args.jobs is None else args.jobs}
     asked = {"num_cpus": args.cpus_per_run, "num_gpus": getattr(args, "gpus_per_run", None)}
-    resources = {"num_cpus": 1.0} | {name: value for name, value in asked.items() if value is not None}
+    resources = {"num_cpus": float(threads)} | {
+        name: value for name, value in asked.items() if value is not None
+    }
     return {"jobs": args.jobs, "engine": args.engine, "address": args.address, "resources": resources}
 
 
@@ -276,7 +282,11 @@ def _reproduce_tabular(args: argparse.Namespace) -> None:
 def _reproduce_images(args: argparse.Namespace) -> None:
     from refocal.experiments.image_tables import write_image_report
     from refocal.experiments.images import default_jobs, image_configs, sweep_images
+    from refocal.experiments.runs import SweepError
 
+    if args.report:
+        _print_files(write_image_report(args.out))
+        return
     configs = image_configs(
         args.dataset,
         args.model,
@@ -284,6 +294,7 @@ def _reproduce_images(args: argparse.Namespace) -> None:
         args.paradigm,
         args.trials,
         args.epochs,
+        lr=args.lr,
         validation=args.validation,
         precision=args.precision,
     )
@@ -295,18 +306,30 @@ def _reproduce_images(args: argparse.Namespace) -> None:
     else:
         if args.engine in (None, "local") and args.jobs is None:
             args.jobs = default_jobs(args.device, args.threads)
-        options = _engine(args)
-    sweep_images(
-        configs,
-        args.out,
-        data=args.data,
-        device=args.device,
-        threads=args.threads,
-        compile=args.compile,
-        **options,
-    )
+        if args.engine == "ray" and args.device.startswith("cuda") and not args.gpus_per_run:
+            raise ValueError(f"--device {args.device} with --engine ray needs --gpus-per-run, e.g. 1 or 0.5")
+        options = _engine(args, args.threads)
+    failed: SweepError | None = None
+    try:
+        sweep_images(
+            configs,
+            args.out,
+            data=args.data,
+            device=args.device,
+            threads=args.threads,
+            compile=args.compile,
+            **options,
+        )
+    except SweepError as error:  # the others are reported all the same
+        failed = error
     if os.environ.get("RANK", "0") == "0":
-        _print_files(write_image_report(args.out))
+        try:
+            _print_files(write_image_report(args.out))
+        except FileNotFoundError:
+            if failed is None:
+                raise
+    if failed is not None:
+        raise failed
 
 
 def _print_files(paths: Sequence[Path]) -> None:

@@ -187,9 +187,11 @@ def test_the_report(out, tmp_path):
     )
     command += "--trials 2 --epochs 60 --validation 0.1 --precision float32 --device cpu --threads 1"
     assert f"```\n{command}\n```\n\n## Test error" in text
-    assert "| LS: the raw ECE grows with gamma | yes |" in text
-    assert "| LS: Psi is better than raw, gamma 3 | yes |" in text
-    assert "| TS_FL with Psi is better than without, gamma 3 | yes |" in text
+    assert "| LS: the raw ECE grows with gamma | yes | 2 of 2 |" in text
+    assert "| LS: Psi is better than raw, gamma 3 | yes | 2 of 2 |" in text
+    assert "| TS_FL with Psi is better than without, gamma 3 | yes | 2 of 2 |" in text
+    eces = [the(measure_group("it", read_runs(out)), "ls", "raw", 3.0, seed).ece for seed in (0, 1)]
+    assert f"| {np.mean(eces):.4f} ({np.std(eces, ddof=1):.4f}) |" in text
     with open(tmp_path / "measures.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 2 * 2 * (7 + 3)
@@ -207,7 +209,7 @@ def test_the_command_is_that_of_the_runs(tmp_path):
         "bfloat16. Schedule: 200 epochs, learning rate 0.05 divided by 10 after epochs 80 and 150. " in text
     )
     (line,) = (line for line in text.splitlines() if line.startswith("refocal reproduce images"))
-    args = _parser().parse_args(shlex.split(line)[1:])  # what the command would train, but for the rate
+    args = _parser().parse_args(shlex.split(line)[1:])  # what the command would train
     made = image_configs(
         args.dataset,
         args.model,
@@ -215,13 +217,21 @@ def test_the_command_is_that_of_the_runs(tmp_path):
         args.paradigm,
         args.trials,
         args.epochs,
+        lr=args.lr,
         validation=args.validation,
         precision=args.precision,
     )
-    assert all(config | {"lr": 0.1} in made for config in configs)
+    assert all(config in made for config in configs)
     assert len(made) == 6
     assert "\nThe command makes 6 runs; 3 of them are finished and here.\n" in text
-    assert "\nWith lr=0.05, for which the command has no option.\n" in text
+    assert "no option" not in text
+    assert text.startswith(
+        "# my data/a.npz, resnet8, 200 epochs, lr 0.05, validation 0.02, precision bfloat16\n"
+    )
+    odd = measure_group(
+        "it", sweep([configs[0] | {"batch_size": 64}], minimiser_run, tmp_path, progress=False)
+    )
+    assert "\nWith batch_size=64, for which the command has no option.\n" in "\n".join(report_text(odd))
 
 
 def opposite_run(config):
@@ -233,8 +243,8 @@ def test_a_direction_that_does_not_show_is_said(tmp_path):
     configs = image_configs("svhn-s", "resnet8", [0, 2], ["ls"], 1, epochs=2)
     group = measure_group("it", sweep(configs, opposite_run, tmp_path, progress=False))
     text = "\n".join(report_text(group))
-    assert "| LS: the raw ECE grows with gamma | **no** |" in text
-    assert "| LS: Psi is better than raw, gamma 2 | **no** |" in text
+    assert "| LS: the raw ECE grows with gamma | **no** | 0 of 1 |" in text
+    assert "| LS: Psi is better than raw, gamma 2 | **no** | 0 of 1 |" in text
     assert "TS_FL" not in text
     error = 100 * group.measures[0].error
     assert f"| LS | 2 | 1 | {error:.2f} | - | - |" in text  # the paper has no such data set
@@ -250,12 +260,42 @@ def test_runs_of_other_schedules_are_not_mixed(tmp_path):
     assert sorted(groups) == [
         "mine-resnet8-2",
         "mine-resnet8-4",
-        "mine-resnet8-4-2",
+        "mine-resnet8-4-lr-0.05",
         "mine-resnet8-4-validation-0.02",
     ]
     for runs in groups.values():
         assert len(runs) == 4
         assert len({tuple(run.config[key] for key in ("epochs", "lr", "validation")) for run in runs}) == 1
+
+
+def test_trials_that_are_not_there_are_not_compared(tmp_path):
+    configs = image_configs("svhn-s", "resnet8", [0, 2], ["ls"], 2, epochs=2)
+    runs = sweep(configs, minimiser_run, tmp_path, progress=False)
+    group = measure_group(
+        "it", [run for run in runs if (run.config["gamma"], run.config["seed"]) != (2.0, 0)]
+    )
+    text = "\n".join(report_text(group))
+    assert "1 to 2 trials of a setting" in text
+    assert "| LS: the raw ECE grows with gamma | yes | 1 of 1 |" in text
+    alone = measure_group("it", [run for run in runs if run.config["gamma"] == 0.0])
+    assert "directions" not in "\n".join(report_text(alone))
+
+
+def wild_run(config):
+    """Very large logits: Psi of a small probability is below the smallest number."""
+    result, arrays = minimiser_run(config)
+    return result, arrays | {"test_logits": 300 * arrays["test_logits"]}
+
+
+def test_probabilities_that_round_to_zero_have_a_finite_loss(tmp_path):
+    configs = image_configs("svhn-s", "resnet8", [3], ["standard"], 1, epochs=2)
+    sweep(configs, wild_run, tmp_path / "out", progress=False)
+    (run,) = read_runs(tmp_path / "out")
+    assert np.ptp(run.arrays()["test_logits"], axis=1).max() > 1000
+    measures = measure_group("it", [run]).measures
+    assert all(np.isfinite(measure.nll) for measure in measures)
+    assert any(measure.nll > 100 for measure in measures)
+    assert write_image_report(tmp_path / "out", tmp_path / "report")
 
 
 def separable_run(config):

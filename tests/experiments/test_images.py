@@ -14,6 +14,7 @@ import torch
 from image_stand_in import SIZE, config_of, save_tiny
 from torch.nn import functional as F
 
+from refocal.cli import main
 from refocal.experiments import images
 from refocal.experiments.datasets import load
 from refocal.experiments.image_data import PAD, augment, prepare
@@ -163,6 +164,7 @@ def test_threads_and_random_state_are_given_back(tiny):
 
 KILLED = """
 import os, signal, sys
+from refocal.cli import main
 from refocal.experiments import images
 step = 0
 augment = images.augment
@@ -232,7 +234,9 @@ def test_mixed_precision_and_compile_reach_the_network(tiny, monkeypatch):
     class Enough(Exception):
         pass
 
-    def compiled(model):
+    def compiled(model, dynamic):
+        assert dynamic is False
+
         def network(x):
             seen.append(torch.is_autocast_enabled("cpu"))
             raise Enough
@@ -244,6 +248,43 @@ def test_mixed_precision_and_compile_reach_the_network(tiny, monkeypatch):
         with pytest.raises(Enough):
             run_image(config_of(tiny, precision=precision), compile=True)
     assert seen == [True, False]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+@pytest.mark.filterwarnings("ignore")  # of the compiler's own
+def test_a_compiled_training_resumes_to_the_same_bits(tiny, tmp_path, monkeypatch):
+    config = config_of(tiny, epochs=3)
+    expected, arrays = run_image(config, compile=True)
+    write = images._write_checkpoint
+
+    def stop(path, state):
+        write(path, state)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(images, "_write_checkpoint", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run_image(config, checkpoints=tmp_path, compile=True)
+    torch.compiler.reset()  # as in a new process
+    result, resumed = run_image(config, checkpoints=tmp_path, compile=True)
+    assert result["train_loss"] == expected["train_loss"]
+    assert np.array_equal(resumed["test_logits"], arrays["test_logits"])
+    plain, _ = run_image(config)
+    assert result["train_loss"][0] == pytest.approx(plain["train_loss"][0], rel=1e-3)  # later they drift
+    assert (result["compile"], plain["compile"]) == (True, False)
+
+
+def test_a_change_of_threads_between_epochs_is_said(tiny, tmp_path, capsys):
+    config = config_of(tiny, epochs=1)
+    run_image(config, checkpoints=tmp_path)
+    result, _ = run_image(config, checkpoints=tmp_path, threads=2)
+    assert (result["threads"], result["processes"]) == (2, 1)
+    path = tmp_path / f"{run_key(config)}.pt"
+    assert (
+        capsys.readouterr().err
+        == f"refocal: {path} goes on with threads 1 -> 2; the last bits depend on that\n"
+    )
 
 
 FAULTS = """
@@ -284,6 +325,62 @@ def test_a_diverging_run_fails_alone(tiny, tmp_path, capsys):
         sweep_images([bad, good], tmp_path)
     assert [run.config for run in read_runs(tmp_path)] == [good]
     assert "FloatingPointError" in capsys.readouterr().err
+
+
+def test_a_last_step_that_diverges_is_no_result(tiny, tmp_path):
+    # One batch is one step: the loss is of the weights before it.
+    with pytest.raises(
+        FloatingPointError, match="the logits of the trained network are not finite; lower lr"
+    ):
+        run_image(config_of(tiny, epochs=1, batch_size=64, lr=1e30))
+
+
+def test_the_command_reports_what_is_finished_although_a_run_failed(tiny, tmp_path, monkeypatch, capsys):
+    configs = images.image_configs
+    monkeypatch.setattr(
+        images,
+        "image_configs",
+        lambda *a, **o: [c | {"lr": 1e30 if c["gamma"] else 0.1} for c in configs(*a, **o)],
+    )
+    command = [
+        "reproduce",
+        "images",
+        "--dataset",
+        str(tiny),
+        "--epochs",
+        "2",
+        "--trials",
+        "1",
+        "--device",
+        "cpu",
+    ]
+    command += ["--paradigm", "ls", "--jobs", "1", "--out", str(tmp_path)]
+    assert main([*command, "--gamma", "2"]) == 1
+    assert capsys.readouterr().out == ""  # nothing to report
+    assert main([*command, "--gamma", "0", "2"]) == 1
+    output = capsys.readouterr()
+    assert output.out.startswith(str(tmp_path / "README.md"))
+    assert "refocal: 1 of 2 runs failed" in output.err.splitlines()[-1]
+    (run,) = read_runs(tmp_path)
+    assert f"{run.key}.pt" not in os.listdir(tmp_path / "checkpoints")
+    # And again, without training or looking at the device.
+    (tmp_path / "README.md").unlink()
+    assert main([*command, "--report", "--device", "cuda:99"]) == 0
+    assert (tmp_path / "README.md").is_file()
+
+
+def test_a_folder_of_checkpoints_that_another_sweep_removes(tiny, tmp_path, monkeypatch):
+    folder = tmp_path / "checkpoints"
+    augment = images.augment
+
+    def removing(*arguments):
+        if folder.exists() and not os.listdir(folder):
+            folder.rmdir()
+        return augment(*arguments)
+
+    monkeypatch.setattr(images, "augment", removing)
+    assert len(sweep_images([config_of(tiny, epochs=1)], tmp_path)) == 1
+    assert not folder.exists()
 
 
 def test_no_room_for_checkpoints(tiny, tmp_path, monkeypatch, capsys):

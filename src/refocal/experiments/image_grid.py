@@ -104,7 +104,7 @@ def image_configs(
 
 def paper_schedule(dataset: str) -> tuple[int, tuple[int, int]]:
     """Return the paper's number of epochs, and those after which the learning rate is divided by 10."""
-    return (50, (25, 40)) if Path(dataset).stem.startswith("svhn") else (200, (80, 150))
+    return (50, (25, 40)) if Path(dataset).stem.lower().startswith("svhn") else (200, (80, 150))
 
 
 def _require(good: bool, name: str, rule: str, value: object) -> None:

@@ -83,8 +83,8 @@ class Group:
         settings: Paradigm, gamma and trial of each run.
         skipped: Temperatures that could not be fitted and runs without advice, with the reason.
         seconds: Seconds an epoch, the median over the runs.
-        threads: Of the runs, on ``device``.
-        device: Where they were trained.
+        machines: Device and threads of the runs, each pair once.
+        commits: Of the source that trained, each once, where that is known.
         n: Images for training, validation and test.
     """
 
@@ -95,21 +95,17 @@ class Group:
     settings: tuple[tuple[str, float, int], ...]
     skipped: tuple[str, ...]
     seconds: float
-    threads: int
-    device: str
+    machines: tuple[tuple[str, int], ...]
+    commits: tuple[str, ...]
     n: tuple[int, int, int]
 
-    def values(self, metric: str, paradigm: str, link: str) -> dict[float, list[float]]:
-        """Return a metric's values over the trials, for each gamma that has any."""
-        found: dict[float, list[float]] = {}
+    def trials(self, metric: str, paradigm: str, link: str) -> dict[float, dict[int, float]]:
+        """Return a metric's value of each trial, for each gamma that has any."""
+        found: dict[float, dict[int, float]] = {}
         for measure in sorted(self.measures, key=lambda m: (m.gamma, m.seed)):
             if (measure.paradigm, measure.link) == (paradigm, link):
-                found.setdefault(measure.gamma, []).append(getattr(measure, metric))
+                found.setdefault(measure.gamma, {})[measure.seed] = getattr(measure, metric)
         return found
-
-    def means(self, metric: str, paradigm: str, link: str) -> dict[float, float]:
-        """Return the mean over the trials, for each gamma that has any."""
-        return {gamma: float(np.mean(v)) for gamma, v in self.values(metric, paradigm, link).items()}
 
 
 def measure_group(name: str, runs: Sequence[Run]) -> Group:
@@ -137,6 +133,8 @@ def measure_group(name: str, runs: Sequence[Run]) -> Group:
         except ValueError as error:
             skipped.append(f"advice for {TITLES[paradigm]} of gamma {gamma:g}, trial {seed}: {error}")
     result = runs[0].result
+    machines = {(run.result["device"], run.result["threads"]) for run in runs}
+    commits = {run.versions["commit"] for run in runs if "commit" in run.versions}
     return Group(
         name,
         {key: value for key, value in runs[0].config.items() if key not in OWN},
@@ -145,8 +143,8 @@ def measure_group(name: str, runs: Sequence[Run]) -> Group:
         tuple(settings),
         tuple(skipped),
         float(np.median([run.result["seconds_per_epoch"] for run in runs])),
-        result["threads"],
-        result["device"],
+        tuple(sorted(machines)),
+        tuple(sorted(commits)),
         (result["n_train"], result["n_validation"], result["n_test"]),
     )
 
@@ -178,9 +176,11 @@ def _measure(run: Run) -> tuple[list[Measure], list[str]]:
                 continue
             temperature = scaling.temperature_
         for link, objective in links.items():
-            probs = objective.posterior(z / temperature)
+            log_probs = objective.log_posterior(z / temperature)  # a probability could round to 0
+            probs = np.exp(log_probs)
             stats = CalibrationStats(N_BINS, z.shape[1]).update(probs, y)
-            numbers = (error_rate(probs, y), stats.ece(), nll(probs, y), stats.classwise_ece())
+            loss = nll(log_probs, y, from_logits=True)
+            numbers = (error_rate(probs, y), stats.ece(), loss, stats.classwise_ece())
             measures.append(Measure(title, link, gamma, seed, temperature, *numbers, stats))
     return measures, problems
 

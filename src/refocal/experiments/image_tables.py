@@ -7,17 +7,17 @@ import itertools
 import os
 import shlex
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from refocal.experiments._outputs import csv_bytes, figure_files, write_outputs
 from refocal.experiments.datasets import source
-from refocal.experiments.image_grid import VALIDATION, image_configs, paper_schedule
+from refocal.experiments.image_grid import image_configs, paper_schedule
 from refocal.experiments.image_measures import OWN, TITLES, Advice, Group, Measure, measure_group
 from refocal.experiments.runs import Run, read_runs
 from refocal.plots import new_figure, plot_boxes, plot_raw_psi
@@ -66,11 +66,16 @@ def group_runs(runs: Iterable[Run]) -> dict[str, list[Run]]:
     for _, some in sorted(together.items()):
         config = some[0].config
         name = f"{Path(config['dataset']).stem}-{config['model']}-{config['epochs']}"
-        if config["validation"] != VALIDATION:
-            name += f"-validation-{config['validation']:g}"
+        name += "".join(f"-{key}-{value}" for key, value in _unusual(config).items())
         names = itertools.chain([name], (f"{name}-{i}" for i in itertools.count(2)))
         groups[next(one for one in names if one not in groups)] = some
     return groups
+
+
+def _unusual(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is not by default so in a config of its data set, model and epochs."""
+    usual = image_configs(config["dataset"], config["model"], [0], ["ls"], 1, config["epochs"])[0]
+    return {key: value for key, value in config.items() if key not in OWN and value != usual[key]}
 
 
 def write_image_report(
@@ -114,7 +119,7 @@ def write_image_report(
 
 def _reliability(group: Group) -> Figure:
     """Rows Standard, TS_FL, LS; columns gamma; the first trial that is there."""
-    rows = [p for p in ("standard", "ts_fl", "ls") if group.values("ece", p, "raw")]
+    rows = [p for p in ("standard", "ts_fl", "ls") if group.trials("ece", p, "raw")]
     gammas = sorted({measure.gamma for measure in group.measures})
     figure = new_figure(3.0 * len(gammas), 3.2 * len(rows))
     axes = figure.subplots(len(rows), len(gammas), squeeze=False)
@@ -141,14 +146,15 @@ def _reliability(group: Group) -> Figure:
 
 def _boxes(group: Group) -> Figure:
     """Rows ECE, NLL, CW-ECE; columns Standard, TS_FL, LS."""
-    columns = [p for p in ("standard", "ts_fl", "ls") if group.values("ece", p, "raw")]
+    columns = [p for p in ("standard", "ts_fl", "ls") if group.trials("ece", p, "raw")]
     figure = new_figure(3.6 * len(columns), 2.6 * len(METRICS))
     axes = figure.subplots(len(METRICS), len(columns), squeeze=False)
     for row, (metric, label) in zip(axes, METRICS.items(), strict=True):
         for ax, paradigm in zip(row, columns, strict=True):
+            raw, psi = (group.trials(metric, paradigm, link) for link in ("raw", "psi"))
             series = {
-                name: {f"{g:g}": v for g, v in group.values(metric, paradigm, link).items()}
-                for name, link in (("raw", "raw"), (r"$\Psi$", "psi"))
+                name: {f"{gamma:g}": list(values[gamma].values()) for gamma in raw}
+                for name, values in (("raw", raw), (r"$\Psi$", psi))
             }
             plot_boxes(series, ax=ax, xlabel=r"$\gamma$", ylabel=label, title=TITLES[paradigm])
     return figure
@@ -157,14 +163,16 @@ def _boxes(group: Group) -> Figure:
 def report_text(group: Group) -> Iterable[str]:
     """Give the lines of a group's tables, in Markdown."""
     config = group.config
-    held_out = f", {config['validation']:g} for validation" if config["validation"] != VALIDATION else ""
-    yield f"# {config['dataset']}, {config['model']}, {config['epochs']} epochs{held_out}"
+    unusual = "".join(f", {key} {value}" for key, value in _unusual(config).items())
+    yield f"# {config['dataset']}, {config['model']}, {config['epochs']} epochs{unusual}"
     yield ""
+    machines = " or ".join(f"{device} with {threads} thread(s)" for device, threads in group.machines)
+    commits = f" Source: commit {', '.join(group.commits)}." if group.commits else ""
     yield (
         f"{group.n[0]} training, {group.n[1]} validation and {group.n[2]} test images; {_trials(group)}. "
         f"SGD, momentum {config['momentum']}, weight decay {config['weight_decay']}, batch "
         f"{config['batch_size']}, {config['precision']}. Schedule: {_schedule(group)}. Median "
-        f"{group.seconds:.1f} s an epoch on {group.device} with {group.threads} thread(s)."
+        f"{group.seconds:.1f} s an epoch on {machines}.{commits}"
     )
     yield from ["", *_command(group)]
     yield from _errors(group)
@@ -211,14 +219,13 @@ def _command(group: Group) -> Iterable[str]:
     words += ["--gamma", *(f"{gamma:g}" for gamma in gammas), "--paradigm", *paradigms]
     words += ["--trials", str(trials), "--epochs", str(config["epochs"])]
     words += ["--validation", str(config["validation"]), "--precision", config["precision"]]
-    words += ["--device", group.device, "--threads", str(group.threads)]
+    if "lr" in (unusual := _unusual(config)):
+        words += ["--lr", str(config["lr"])]
+    device, threads = group.machines[0]
+    words += ["--device", device, "--threads", str(threads)]
     yield from ["```", " ".join(words), "```"]
-    defaults = image_configs(config["dataset"], config["model"], [0], ["ls"], 1, config["epochs"])[0]
-    others = [
-        f"{key}={value}"
-        for key, value in config.items()
-        if value != defaults[key] and key not in ("precision", "validation")
-    ]
+    options = ("precision", "validation", "lr")
+    others = [f"{key}={value}" for key, value in unusual.items() if key not in options]
     if others:
         yield from ["", f"With {', '.join(others)}, for which the command has no option."]
     runs = len(gammas) * len(paradigms) * trials
@@ -230,56 +237,53 @@ def _command(group: Group) -> Iterable[str]:
 def _errors(group: Group) -> Iterable[str]:
     published = published_errors(group.config["dataset"], group.config["model"])
     yield from ["", "## Test error in percent", ""]
-    yield "Mean (standard error) over the trials; the paper's are means of 10 trials of the full schedule."
+    yield (
+        "Mean over the trials (standard deviation). The paper has 10 trials of the full schedule, and calls "
+        "its brackets standard errors."
+    )
     yield from ["", "| paradigm | gamma | trials | here | paper | difference |", "|---|---|---|---|---|---|"]
     for paradigm in ("standard", "ls"):
-        for gamma, values in group.values("error", paradigm, "raw").items():
-            here = 100 * np.array(values)
-            spread = f" ({here.std(ddof=1) / np.sqrt(len(here)):.2f})" if len(here) > 1 else ""
-            mean, se = published.get((paradigm, gamma), (None, None))
-            paper = "-" if mean is None else f"{mean:.2f} ({se:.2f})"
-            gap = "-" if mean is None else f"{here.mean() - mean:+.2f}"
-            cells = (
-                TITLES[paradigm],
-                f"{gamma:g}",
-                str(len(here)),
-                f"{here.mean():.2f}{spread}",
-                paper,
-                gap,
-            )
+        for gamma, errors in group.trials("error", paradigm, "raw").items():
+            mean, spread = published.get((paradigm, gamma), (None, None))
+            percent = [100 * error for error in errors.values()]
+            paper = "-" if mean is None else f"{mean:.2f} ({spread:.2f})"
+            gap = "-" if mean is None else f"{np.mean(percent) - mean:+.2f}"
+            cells = (TITLES[paradigm], f"{gamma:g}", str(len(errors)), _mean(percent, 2), paper, gap)
             yield f"| {' | '.join(cells)} |"
+
+
+def _mean(numbers: Sequence[float], digits: int) -> str:
+    """Return the mean, with the standard deviation if there is more than one number."""
+    mean = f"{np.mean(numbers):.{digits}f}"
+    if len(numbers) == 1 or not np.isfinite(numbers).all():
+        return mean
+    return f"{mean} ({np.std(numbers, ddof=1):.{digits}f})"
 
 
 def _calibration(group: Group, metric: str, title: str) -> Iterable[str]:
     gammas = sorted({measure.gamma for measure in group.measures})
-    yield from ["", f"## {title} on the test set, mean over the trials", ""]
+    yield from ["", f"## {title} on the test set, mean over the trials (standard deviation)", ""]
     yield f"| paradigm | scores | {' | '.join(f'gamma {gamma:g}' for gamma in gammas)} |"
     yield "|---|---|" + "---|" * len(gammas)
     for paradigm, name in TITLES.items():
         for link, scores in LINKS.items():
-            means = group.means(metric, paradigm, link)
-            if means:
-                cells = (f"{means[gamma]:.4f}" if gamma in means else "-" for gamma in gammas)
+            found = group.trials(metric, paradigm, link)
+            if found:
+                cells = (_mean(list(found[g].values()), 4) if g in found else "-" for g in gammas)
                 yield f"| {name} | {scores} | {' | '.join(cells)} |"
-    if metric == "nll" and any(np.isinf(measure.nll) for measure in group.measures):
+    if metric == "nll" and any(m.link == "unsmoothed" and np.isinf(m.nll) for m in group.measures):
         yield ""
         yield "inf: a label of the test set has probability 0 once the smoothing is taken out."
 
 
 def _directions(group: Group) -> Iterable[str]:
-    """Say of each direction of the paper whether it shows here, with the numbers."""
+    """Say of each direction of the paper whether it shows here, in how many trials, with the mean ECEs."""
     ece = {
-        (paradigm, link): group.means("ece", paradigm, link)
+        (paradigm, link): group.trials("ece", paradigm, link)
         for paradigm in ("standard", "ts_fl", "ls")
         for link in ("raw", "psi")
     }
-    yield from ["", "## The directions of the paper", ""]
-    yield from ["| what the paper finds | here | ECE |", "|---|---|---|"]
-    ls = ece["ls", "raw"]
-    if len(ls) > 1:
-        grows = all(a < b for a, b in itertools.pairwise(ls.values()))
-        numbers = ", ".join(f"{value:.4f} (gamma {gamma:g})" for gamma, value in ls.items())
-        yield f"| LS: the raw ECE grows with gamma | {_shows(grows)} | {numbers} |"
+    rows = list(_growth(ece["ls", "raw"]))
     for text, better, worse in (
         ("LS: Psi is better than raw", ("ls", "psi"), ("ls", "raw")),
         ("TS_FL without Psi is worse than Standard", ("standard", "raw"), ("ts_fl", "raw")),
@@ -287,9 +291,28 @@ def _directions(group: Group) -> Iterable[str]:
         ("TS_FL with Psi is better than Standard", ("ts_fl", "psi"), ("standard", "raw")),
     ):
         for gamma in ece[better]:
-            if gamma > 0 and gamma in ece[worse]:
-                a, b = ece[better][gamma], ece[worse][gamma]
-                yield f"| {text}, gamma {gamma:g} | {_shows(a < b)} | {a:.4f} against {b:.4f} |"
+            small, large = ece[better][gamma], ece[worse].get(gamma, {})
+            seeds = sorted(small.keys() & large.keys())
+            if gamma > 0 and seeds:
+                a, b = (float(np.mean([side[seed] for seed in seeds])) for side in (small, large))
+                count = sum(small[seed] < large[seed] for seed in seeds)
+                of = f"{count} of {len(seeds)}"
+                rows.append(f"| {text}, gamma {gamma:g} | {_shows(a < b)} | {of} | {a:.4f} against {b:.4f} |")
+    if rows:
+        yield from ["", "## The directions of the paper", ""]
+        yield from ["| what the paper finds | here | in trials | mean ECE |", "|---|---|---|---|", *rows]
+
+
+def _growth(raw: dict[float, dict[int, float]]) -> Iterable[str]:
+    """Say whether the raw ECE of label smoothing grows with gamma, in the trials that have every gamma."""
+    seeds = sorted(set.intersection(*map(set, raw.values()))) if len(raw) > 1 else []
+    if seeds:
+        curves = {seed: [trials[seed] for trials in raw.values()] for seed in seeds}
+        means = np.mean(list(curves.values()), axis=0)
+        count = sum(all(np.diff(curve) > 0) for curve in curves.values())
+        numbers = ", ".join(f"{mean:.4f} (gamma {gamma:g})" for gamma, mean in zip(raw, means, strict=True))
+        shows = _shows(all(np.diff(means) > 0))
+        yield f"| LS: the raw ECE grows with gamma | {shows} | {count} of {len(seeds)} | {numbers} |"
 
 
 def _shows(it_does: bool) -> str:

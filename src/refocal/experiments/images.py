@@ -28,6 +28,7 @@ from torch import distributed as dist
 
 from refocal.experiments import runs
 from refocal.experiments._files import sha256_of, write_atomic
+from refocal.experiments.engines import cores
 from refocal.experiments.image_data import (
     PAD,
     ImageData,
@@ -57,7 +58,8 @@ def run_image(
     """Train one network and return what came out, with the logits of validation part and test set.
 
     With ``checkpoints`` the state is written after every epoch, and a run that was killed goes on from there:
-    on a CPU its final weights are bit-identical to those of a run that was not. If torch.distributed is
+    on a CPU its final weights are bit-identical to those of a run that was not, as long as device, threads,
+    ``compile`` and the number of processes stay the same; a change is said. If torch.distributed is
     initialised, the processes share each batch; losses and normalisation are those of the whole batch.
 
     Args:
@@ -76,7 +78,7 @@ def run_image(
 
     Raises:
         ValueError: If the data do not fit.
-        FloatingPointError: If the training loss is not finite any more.
+        FloatingPointError: If the training loss or the logits are not finite any more.
         OSError: If a data file is missing, or there is not enough disk for the checkpoints.
         GroupError: Instead of these, in every process, if torch.distributed is initialised.
     """
@@ -100,6 +102,8 @@ def run_image(
             with agreed():
                 validation = _logits(model, images, images.validation)
                 test = _logits(model, images, images.test)
+                if not (np.isfinite(validation).all() and np.isfinite(test).all()):
+                    raise FloatingPointError("the logits of the trained network are not finite; lower lr")
     finally:
         torch.set_num_threads(before)
     labels = images.test_labels.cpu().numpy()
@@ -109,8 +113,6 @@ def run_image(
         "n_train": len(images.train),
         "n_validation": len(images.validation),
         "n_test": len(images.test),
-        "device": device,
-        "threads": threads,
         "data_sha256": sha256,
     }
     small = np.uint8 if images.n_classes <= 256 else np.int64
@@ -142,7 +144,8 @@ def train_network(
         data_sha256: Of the file of the images; a checkpoint of another file is not gone on from.
 
     Returns:
-        ``train_loss``, the mean over the images of each epoch, and the median ``seconds_per_epoch``.
+        ``train_loss``, the mean over the images of each epoch, the median ``seconds_per_epoch``, and what the
+        last bits depend on: ``device``, ``threads``, ``compile``, ``processes``.
 
     Raises:
         FloatingPointError: If the training loss is not finite any more.
@@ -161,23 +164,33 @@ def train_network(
     losses: list[float] = []
     seconds: list[float] = []
     parts: dict[str, Any] = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+    means = {
+        "device": str(device),
+        "threads": torch.get_num_threads(),
+        "compile": compile,
+        "processes": world,
+    }
     if checkpoint is not None:
         # The first process reads it for all: they must go on from the same epoch.
         saved = from_first(lambda: _saved_or_room(checkpoint, config, data_sha256, model))
         if saved is not None:
+            if rank == 0:
+                _say_what_changed(checkpoint, saved.get("means", means), means)
             for name, part in parts.items():
                 part.load_state_dict(saved[name])
             generator.set_state(saved["generator"])
             torch.set_rng_state(saved["global_generator"])
             losses, seconds = saved["losses"], saved["seconds"]
-    network: nn.Module = torch.compile(model) if compile else model  # type: ignore[assignment]
+    # One graph a batch size, never one for several: which sizes came before must not change a bit.
+    network: nn.Module = torch.compile(model, dynamic=False) if compile else model  # type: ignore[assignment]
     if world > 1:
         network = nn.parallel.DistributedDataParallel(network)
     n, size = len(data.train), config["batch_size"]
     model.train()
     for epoch in range(len(losses), config["epochs"]):
         start = time.perf_counter()
-        total = torch.zeros((), dtype=torch.float64, device=device)
+        # Apple's GPUs have no double precision.
+        total = torch.zeros((), dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
         order = torch.randperm(n, generator=generator).to(device)
         shift = torch.randint(0, 2 * PAD + 1, (n, 2), generator=generator).to(device)
         mirror = (torch.rand(n, generator=generator) < (0.5 if data.flip else 0.0)).to(device)
@@ -205,13 +218,14 @@ def train_network(
                 state = {name: part.state_dict() for name, part in parts.items()} | {
                     "config": dict(config),
                     "data_sha256": data_sha256,
+                    "means": means,
                     "generator": generator.get_state(),
                     "global_generator": torch.get_rng_state(),
                     "losses": losses,
                     "seconds": seconds,
                 }
                 _write_checkpoint(checkpoint, state)
-    return {"train_loss": losses, "seconds_per_epoch": float(np.median(seconds))}
+    return {"train_loss": losses, "seconds_per_epoch": float(np.median(seconds))} | means
 
 
 def keep_freed_memory() -> None:
@@ -260,14 +274,24 @@ def _saved_or_room(
     return None
 
 
+def _say_what_changed(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    changes = [f"{name} {before[name]} -> {now[name]}" for name in now if before[name] != now[name]]
+    if changes:
+        print(
+            f"refocal: {path} goes on with {', '.join(changes)}; the last bits depend on that",
+            file=sys.stderr,
+        )
+
+
 def _write_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
     buffer = io.BytesIO()
     torch.save(dict(state), buffer)
     try:
+        path.parent.mkdir(exist_ok=True)  # another sweep that ended may have removed it
         write_atomic(path, buffer.getvalue())
     except OSError as error:
         raise OSError(
-            error.errno, f"cannot write the checkpoint {path}: {error.strerror}; the one before it is kept"
+            error.errno, f"cannot write the checkpoint {path}: {error.strerror}; an earlier one is kept"
         ) from error
 
 
@@ -295,7 +319,7 @@ def sweep_images(
 ) -> list[runs.Run]:
     """Do every run that is not done yet: `refocal.experiments.runs.sweep` of `run_image`.
 
-    Checkpoints are in ``<out>/checkpoints`` and are removed when all runs are done. Before the first run
+    Checkpoints are in ``<out>/checkpoints``, until their runs are finished. Before the first run
     every data set is fetched, read and checked, here and once. Under ``torchrun`` the runs are done one after
     the other, each by all processes together; then ``options`` must be empty. There a run that fails in every
     process (its loss is not finite, a checkpoint cannot be written) stops no other run, but a process that
@@ -337,13 +361,23 @@ def sweep_images(
         run = functools.partial(
             run_image, data=files, checkpoints=folder, device=device, threads=threads, compile=compile
         )
-        finished = runs.sweep(wanted, run, out, **options) if world == 1 else sweep_together(wanted, run, out)
-    if rank == 0:
-        for config in wanted:
-            (folder / f"{runs.run_key(config)}.pt").unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
-            folder.rmdir()
-    return finished
+        try:
+            if world == 1:
+                return runs.sweep(wanted, run, out, **options)
+            return sweep_together(wanted, run, out)
+        finally:
+            if rank == 0:
+                _remove_checkpoints(folder, wanted, Path(out))
+
+
+def _remove_checkpoints(folder: Path, configs: Iterable[Mapping[str, Any]], out: Path) -> None:
+    """Remove the checkpoints of finished runs, and the folder if it is empty then."""
+    with contextlib.suppress(OSError):  # what is left does no harm, and must not hide another error
+        for key in map(runs.run_key, configs):
+            if (out / "runs" / f"{key}.json").is_file():
+                for name in (f"{key}.pt", f"{key}.pt.tmp"):
+                    (folder / name).unlink(missing_ok=True)
+        folder.rmdir()
 
 
 def default_jobs(device: str, threads: int) -> int:
@@ -359,7 +393,7 @@ def default_jobs(device: str, threads: int) -> int:
     """
     if device.startswith("cuda") or (device == "auto" and torch.cuda.is_available()):
         return 1
-    return max(1, (os.cpu_count() or 1) // max(1, threads))
+    return max(1, cores() // max(1, threads))
 
 
 def _check_device(device: str) -> None:
