@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import platform
-import subprocess
 import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from refocal.experiments.engines import versions
 
 FOLDER = Path(__file__).parent / "results"
 
@@ -34,15 +35,12 @@ def machine() -> dict[str, Any]:
             packages[name] = version(name)
         except PackageNotFoundError:
             packages[name] = None
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-    ).stdout.strip()
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "packages": packages,
-        "commit": commit,
+        "commit": versions().get("commit"),
     }
 
 

@@ -130,3 +130,16 @@ def test_relative_imports_in_a_subpackage():
     assert wrong_imports("from ._fused import f", "torch", "refocal.torch") == []
     assert wrong_imports("from ..sklearn import f", "torch", "refocal.torch") == ["sklearn"]
     assert wrong_imports("from .. import sklearn", "torch", "refocal.torch") == ["sklearn"]
+
+
+PRIVATE = {"batched.py": ["refocal.torch._fast"]}  # docs/decisions.md says why
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "experiments").glob("*.py")), ids=lambda path: path.name)
+def test_experiments_use_public_names_of_the_library(path):
+    modules = (
+        node.module for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)
+    )
+    outside = [name for name in modules if name.startswith("refocal.") and ".experiments." not in name]
+    private = [name for name in outside if any(part.startswith("_") for part in name.split("."))]
+    assert private == PRIVATE.get(path.name, [])

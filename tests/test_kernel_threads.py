@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import os
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,17 +21,24 @@ entries = pytest.importorskip("refocal.torch._entries")
 numba = pytest.importorskip("numba")
 
 
+needs_openmp = pytest.mark.skipif(_team.openmp() is None, reason="PyTorch has no OpenMP library of GNU here")
+kinds = pytest.mark.parametrize("kind", [pytest.param("openmp", marks=needs_openmp), "python"])
+
+
+def output_of(code, *arguments):
+    command = [sys.executable, "-W", "ignore", "-c", code, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
+
+
 def share_all(monkeypatch, kind):
     """Let threads of this kind share every batch."""
     monkeypatch.setattr(_fast, "SOME", 1)
     monkeypatch.setattr(_fast, "MANY", 1)
     if kind == "python":
         monkeypatch.setattr(_team, "openmp", lambda: None)
-    elif _team.openmp() is None:
-        pytest.skip("PyTorch brings no OpenMP library of GNU here")
 
 
-@pytest.mark.parametrize("kind", ["openmp", "python"])
+@kinds
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_threads_share_the_rows(threads, kind, monkeypatch):
     z, y, v = problem(301, 40, 3.0)
@@ -93,18 +103,17 @@ z, y = torch.randn(100, 40), torch.zeros(100, dtype=torch.long)
 focal_loss(z, y)
 def late():
     threading.main_thread().join()
-    print(float(focal_loss(z, y)) > 0)
+    print(float(focal_loss(z, y)) > 0, "python" in sys.argv or _team.openmp() is not None)
 threading.Thread(target=late).start()
 """
 
 
-@pytest.mark.parametrize("kind", ["openmp", "python"])
+@kinds
 def test_a_thread_that_outlives_the_main_one(kind):
-    command = [sys.executable, "-W", "ignore", "-c", LATE, kind]
-    assert subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout == "True\n"
+    assert output_of(LATE, kind) == "True True\n"
 
 
-@pytest.mark.parametrize("kind", ["openmp", "python"])
+@kinds
 def test_many_threads_of_the_user(kind, monkeypatch):
     share_all(monkeypatch, kind)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
@@ -137,36 +146,47 @@ expected = focal_loss(z, y)
 child = os.fork()
 if child == 0:
     os._exit(0 if torch.allclose(focal_loss(z, y), expected, rtol=1e-6) and not _team.openmp() else 1)
-raise SystemExit(os.waitpid(child, 0)[1])
+print(os.waitpid(child, 0)[1])
+"""
+
+FORKED_BEFORE = """
+import os, torch
+torch.set_num_threads(2)
+torch.randn(1000, 1000).exp().sum()
+child = os.fork()
+if child == 0:
+    from refocal.torch import _team, focal_loss
+    focal_loss(torch.randn(4096, 100), torch.zeros(4096, dtype=torch.long))  # waits for ever in OpenMP
+    os._exit(1 if _team.openmp() else 0)
+print(os.waitpid(child, 0)[1])
 """
 
 
-@pytest.mark.skipif(
-    not hasattr(torch.multiprocessing, "get_context") or sys.platform == "win32", reason="no fork"
-)
-def test_a_forked_process_has_threads_of_its_own():
-    assert subprocess.run([sys.executable, "-W", "ignore", "-c", FORK], timeout=120).returncode == 0
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.parametrize("code", [FORK, pytest.param(FORKED_BEFORE, marks=needs_openmp)])
+def test_a_forked_process_has_threads_of_its_own(code):
+    assert output_of(code) == "0\n"
 
 
 LIMITED = """
 import torch
-from refocal.torch import _fast, focal_loss
+from refocal.torch import _fast, _team, focal_loss
 torch.set_num_threads(3)
 z, y = torch.randn(100, 40), torch.zeros(100, dtype=torch.long)
 expected = focal_loss(z, y)
 _fast.SOME = 1
-print(torch.allclose(focal_loss(z, y), expected, rtol=1e-6, atol=0))
+print(torch.allclose(focal_loss(z, y), expected, rtol=1e-6, atol=0), _team.openmp() is not None)
 """
 
 
+@needs_openmp
 @pytest.mark.parametrize("limit", ["1", "2", "9"])
 def test_fewer_threads_than_asked_for(limit, monkeypatch):
     monkeypatch.setenv("OMP_THREAD_LIMIT", limit)
-    command = [sys.executable, "-W", "ignore", "-c", LIMITED]
-    assert subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout == "True\n"
+    assert output_of(LIMITED) == "True True\n"
 
 
-@pytest.mark.skipif(_team.openmp() is None, reason="PyTorch brings no OpenMP library of GNU here")
+@needs_openmp
 @pytest.mark.parametrize("count", [1, 2, 7])
 def test_a_team_gives_every_part_its_arguments(count):
     @entries.kernel("nxsn")
@@ -178,3 +198,29 @@ def test_a_team_gives_every_part_its_arguments(count):
     parts = [(i + 1, -0.5 * i, to.ctypes.data, i) for i in range(count)]
     assert _team.run(put(), parts) == [10 * i for i in range(count)]
     np.testing.assert_array_equal(to, [-0.5 * i / (i + 1) for i in range(count)])
+
+
+@pytest.fixture
+def look_again():
+    """Let `openmp` look anew, now and after the test."""
+    _team.openmp.cache_clear()
+    _team.share.cache_clear()
+    yield
+    _team.openmp.cache_clear()
+    _team.share.cache_clear()
+
+
+@needs_openmp
+def test_no_team_of_a_library_that_torch_does_not_use(look_again, monkeypatch):
+    open_library = ctypes.CDLL
+    other = SimpleNamespace(GOMP_parallel=ctypes.CFUNCTYPE(None)(lambda: None))
+    monkeypatch.setattr(ctypes, "CDLL", lambda name, **how: open_library(name, **how) if name else other)
+    assert _team.openmp() is None
+
+
+@needs_openmp
+def test_no_team_with_an_old_llvm(look_again, monkeypatch):
+    from llvmlite import binding
+
+    monkeypatch.setattr(binding, "llvm_version_info", (15, 0, 7))
+    assert _team.openmp() is None

@@ -15,7 +15,6 @@ from kernel_problems import problem, value_and_gradient
 from refocal.torch import FocalLoss, _fast, focal_loss, sigmoid_focal_loss
 
 entries = pytest.importorskip("refocal.torch._entries")
-numba = pytest.importorskip("numba")
 
 GAMMAS = [0.0, 0.3, 1.0, 2.0, 2.5, 3.0, 5.0]
 

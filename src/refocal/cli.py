@@ -283,6 +283,7 @@ def _reproduce_images(args: argparse.Namespace) -> None:
     from refocal.experiments.image_tables import write_image_report
     from refocal.experiments.images import default_jobs, image_configs, sweep_images
     from refocal.experiments.runs import SweepError
+    from refocal.experiments.together import from_first, process_group
 
     if args.report:
         _print_files(write_image_report(args.out))
@@ -306,30 +307,36 @@ def _reproduce_images(args: argparse.Namespace) -> None:
     else:
         if args.engine in (None, "local") and args.jobs is None:
             args.jobs = default_jobs(args.device, args.threads)
-        if args.engine == "ray" and args.device.startswith("cuda") and not args.gpus_per_run:
-            raise ValueError(f"--device {args.device} with --engine ray needs --gpus-per-run, e.g. 1 or 0.5")
         options = _engine(args, args.threads)
     failed: SweepError | None = None
-    try:
-        sweep_images(
-            configs,
-            args.out,
-            data=args.data,
-            device=args.device,
-            threads=args.threads,
-            compile=args.compile,
-            **options,
-        )
-    except SweepError as error:  # the others are reported all the same
-        failed = error
-    if os.environ.get("RANK", "0") == "0":
+
+    def report() -> list[Path]:
         try:
-            _print_files(write_image_report(args.out))
+            return write_image_report(args.out)
         except FileNotFoundError:
             if failed is None:
                 raise
-    if failed is not None:
-        raise failed
+            return []
+
+    # torchrun ends all processes as soon as one fails: none may leave before the report is written.
+    with process_group(args.device) as (rank, _):
+        try:
+            sweep_images(
+                configs,
+                args.out,
+                data=args.data,
+                device=args.device,
+                threads=args.threads,
+                compile=args.compile,
+                **options,
+            )
+        except SweepError as error:  # the others are reported all the same
+            failed = error
+        paths = from_first(report)
+        if rank == 0:
+            _print_files(paths)
+        if failed is not None:
+            raise failed
 
 
 def _print_files(paths: Sequence[Path]) -> None:

@@ -3,6 +3,7 @@
 import concurrent.futures
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -75,10 +76,15 @@ def test_what_no_node_of_ray_has_is_said(resources, asked, has, ray, capsys):
 @pytest.fixture
 def repository(tmp_path, monkeypatch):
     """A repository with two packages, of which one is tracked."""
-    who = {"NAME": "a", "EMAIL": "a@b"}
-    for role in ("AUTHOR", "COMMITTER"):
-        for key, value in who.items():
-            monkeypatch.setenv(f"GIT_{role}_{key}", value)
+    if shutil.which("git") is None:
+        pytest.skip("there is no git")
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(name)  # a hook of git points to its own repository
+    for key, value in {"user.name": "a", "user.email": "a@b", "commit.gpgsign": "false"}.items():
+        count = int(os.environ.get("GIT_CONFIG_COUNT", 0))
+        monkeypatch.setenv("GIT_CONFIG_COUNT", str(count + 1))
+        monkeypatch.setenv(f"GIT_CONFIG_KEY_{count}", key)
+        monkeypatch.setenv(f"GIT_CONFIG_VALUE_{count}", value)
     for name in ("tracked", "other"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("")
@@ -97,6 +103,12 @@ def test_a_result_names_the_commit_of_its_source(repository, monkeypatch):
     assert engines._commit(repository / "other") is None  # installed into a folder of another project
     monkeypatch.setenv("PATH", "")
     assert engines._commit(repository / "tracked") is None
+
+
+def test_the_source_is_that_of_the_start(monkeypatch):
+    sources = iter([{"commit": "before"}, {"commit": "after"}])
+    monkeypatch.setattr(engines, "versions", lambda: next(sources))
+    assert engines.execute(lambda config: next(sources), {}).versions == {"commit": "before"}
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores cannot be chosen here")

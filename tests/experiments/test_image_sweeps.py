@@ -58,8 +58,8 @@ def test_finished_runs_need_no_data(tiny, tmp_path):
     assert sweep_images([config], tmp_path / "out") == [run]
 
 
-def test_runs_and_checkpoints_without_a_checksum_pass(tiny, tmp_path, capsys):
-    config = config_of("tiny", epochs=2)
+def test_runs_without_a_checksum_pass(tiny, tmp_path):
+    config = config_of("tiny", epochs=1)
 
     def older(config):
         result, arrays = run_image(config, data=tiny.parent)
@@ -69,15 +69,16 @@ def test_runs_and_checkpoints_without_a_checksum_pass(tiny, tmp_path, capsys):
     (run,) = sweep([config], older, tmp_path / "out", progress=False)
     assert sweep_images([config], tmp_path / "out", data=with_other_data(tiny, tmp_path / "other")) == [run]
 
-    run_image(config | {"epochs": 1}, data=tiny.parent, checkpoints=tmp_path)
-    (path,) = tmp_path.glob("*.pt")
+
+def test_a_checkpoint_of_an_earlier_version_counts_as_none(tiny, tmp_path, capsys):
+    config = config_of(tiny, epochs=1)
+    expected, _ = run_image(config, checkpoints=tmp_path)
+    path = tmp_path / f"{run_key(config)}.pt"
     state = torch.load(path, weights_only=True)
-    del state["data_sha256"]
-    state["losses"] = [77.0]
-    torch.save(state | {"config": config}, tmp_path / f"{run_key(config)}.pt")
-    result, _ = run_image(config, data=tiny.parent, checkpoints=tmp_path)
-    assert result["train_loss"][0] == 77.0
-    assert capsys.readouterr().err == ""
+    del state["machines"]
+    torch.save(state, path)
+    assert run_image(config, checkpoints=tmp_path)[0]["train_loss"] == expected["train_loss"]
+    assert "(it is of an earlier version); the run starts again" in capsys.readouterr().err
 
 
 def test_a_checkpoint_of_other_data_counts_as_none(tiny, tmp_path, capsys):
@@ -105,6 +106,12 @@ def test_a_checkpoint_of_other_data_counts_as_none(tiny, tmp_path, capsys):
         ({}, {"device": "warp"}, ValueError, "device must be one of this machine, got 'warp'"),
         ({}, {"device": "cuda:99"}, ValueError, "got 'cuda:99'; it has . CUDA devices"),
         ({}, {"device": "meta"}, ValueError, "device must be one of this machine, got 'meta'"),
+        (
+            {},
+            {"device": "cuda", "engine": "ray"},
+            ValueError,
+            "'cuda' with engine 'ray' needs a GPU for each run",
+        ),
         ({}, {"data": "no-such-folder"}, FileNotFoundError, "data must be a folder"),
     ],
 )
@@ -125,6 +132,17 @@ def test_what_cannot_work_is_said_before_any_run(tiny, tmp_path, change, options
         sweep_images([good, good | {"seed": 1} | change], tmp_path, **{"data": tmp_path} | options)
     assert not isinstance(raised.value, SweepError)
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("gpus, device", [(None, "cpu"), (0, "cpu"), (0.5, "auto")])
+def test_on_ray_a_run_that_asks_for_no_gpu_takes_none(tiny, tmp_path, monkeypatch, gpus, device):
+    seen = []
+    monkeypatch.setattr(
+        images.runs, "sweep", lambda configs, run, *a, **o: seen.append(run.keywords["device"])
+    )
+    resources = {"num_cpus": 1} | ({} if gpus is None else {"num_gpus": gpus})
+    sweep_images([config_of(tiny, epochs=1)], tmp_path, engine="ray", resources=resources)
+    assert seen == [device]
 
 
 def test_data_are_fetched_once_and_here(tiny, tmp_path, monkeypatch):

@@ -38,8 +38,7 @@ def minimiser_run(config):
     return {
         "error": wrong.mean(),
         "seconds_per_epoch": 2.0,
-        "threads": 1,
-        "device": "cpu",
+        "machines": [{"device": "cpu", "threads": 1, "compile": False, "processes": 1}],
         **sizes,
     }, arrays
 
@@ -234,6 +233,22 @@ def test_the_command_is_that_of_the_runs(tmp_path):
     assert "\nWith batch_size=64, for which the command has no option.\n" in "\n".join(report_text(odd))
 
 
+def test_the_command_says_how_the_runs_were_trained(tmp_path):
+    one = {"device": "cuda", "threads": 1, "compile": False, "processes": 1}
+    four = one | {"compile": True, "processes": 4}
+    machines = iter([[four], [one, four], [four]])
+
+    def run(config):
+        result, arrays = minimiser_run(config)
+        return result | {"machines": next(machines)}, arrays
+
+    configs = image_configs("svhn-s", "resnet8", [1], ["ls"], 3, epochs=2)
+    text = "\n".join(report_text(measure_group("it", sweep(configs, run, tmp_path, progress=False))))
+    assert "\ntorchrun --nproc-per-node 4 -m refocal reproduce images --dataset svhn-s " in text
+    assert " --device cuda --threads 1 --compile\n" in text
+    assert "an epoch on cuda with 1 thread, compiled, 4 processes or cuda with 1 thread. Source: " in text
+
+
 def opposite_run(config):
     """Scores that are right as they are, so that Psi must hurt."""
     return minimiser_run(config | {"gamma": 0.0})
@@ -268,6 +283,13 @@ def test_runs_of_other_schedules_are_not_mixed(tmp_path):
         assert len({tuple(run.config[key] for key in ("epochs", "lr", "validation")) for run in runs}) == 1
 
 
+def test_group_names_are_names_of_files(tmp_path):
+    (config,) = image_configs("a/my [own] set.npz", "resnet8", [1], ["ls"], 1, epochs=4)
+    configs = [config | {"milestones": [1, 1]}, config | {"note": "a/b"}]
+    runs = sweep(configs, lambda config: {}, tmp_path, progress=False)
+    assert set(group_runs(runs)) == {"my_own_set-resnet8-4-milestones-_1_1_", "my_own_set-resnet8-4-note-a_b"}
+
+
 def test_trials_that_are_not_there_are_not_compared(tmp_path):
     configs = image_configs("svhn-s", "resnet8", [0, 2], ["ls"], 2, epochs=2)
     runs = sweep(configs, minimiser_run, tmp_path, progress=False)
@@ -292,9 +314,12 @@ def test_probabilities_that_round_to_zero_have_a_finite_loss(tmp_path):
     sweep(configs, wild_run, tmp_path / "out", progress=False)
     (run,) = read_runs(tmp_path / "out")
     assert np.ptp(run.arrays()["test_logits"], axis=1).max() > 1000
-    measures = measure_group("it", [run]).measures
-    assert all(np.isfinite(measure.nll) for measure in measures)
-    assert any(measure.nll > 100 for measure in measures)
+    group = measure_group("it", [run])
+    assert all(np.isfinite(measure.nll) for measure in group.measures)
+    assert any(measure.nll > 100 for measure in group.measures)
+    (advice,) = group.advice
+    assert advice.nll_raw == pytest.approx(the(group, "standard", "raw", 3.0, 0).nll, rel=1e-12)
+    assert 100 < advice.nll_advised < np.inf
     assert write_image_report(tmp_path / "out", tmp_path / "report")
 
 

@@ -164,7 +164,6 @@ def test_threads_and_random_state_are_given_back(tiny):
 
 KILLED = """
 import os, signal, sys
-from refocal.cli import main
 from refocal.experiments import images
 step = 0
 augment = images.augment
@@ -272,19 +271,30 @@ def test_a_compiled_training_resumes_to_the_same_bits(tiny, tmp_path, monkeypatc
     assert np.array_equal(resumed["test_logits"], arrays["test_logits"])
     plain, _ = run_image(config)
     assert result["train_loss"][0] == pytest.approx(plain["train_loss"][0], rel=1e-3)  # later they drift
-    assert (result["compile"], plain["compile"]) == (True, False)
+    assert [machine["compile"] for machine in result["machines"] + plain["machines"]] == [True, False]
 
 
-def test_a_change_of_threads_between_epochs_is_said(tiny, tmp_path, capsys):
-    config = config_of(tiny, epochs=1)
-    run_image(config, checkpoints=tmp_path)
+def test_a_change_of_threads_between_epochs_is_said_and_kept(tiny, tmp_path, monkeypatch, capsys):
+    config = config_of(tiny, epochs=2)
+    write = images._write_checkpoint
+
+    def stop(path, state):
+        write(path, state)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(images, "_write_checkpoint", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run_image(config, checkpoints=tmp_path)
     result, _ = run_image(config, checkpoints=tmp_path, threads=2)
-    assert (result["threads"], result["processes"]) == (2, 1)
-    path = tmp_path / f"{run_key(config)}.pt"
-    assert (
-        capsys.readouterr().err
-        == f"refocal: {path} goes on with threads 1 -> 2; the last bits depend on that\n"
+    assert capsys.readouterr().err == (
+        f"refocal: run {run_key(config)} goes on with threads 1 -> 2; the last bits depend on that\n"
     )
+    one = {"device": "cpu", "threads": 1, "compile": False, "processes": 1}
+    assert result["machines"] == [one, one | {"threads": 2}]
+    # Nothing is left to train, so nothing is trained otherwise.
+    assert run_image(config, checkpoints=tmp_path, threads=3)[0] == result
+    assert capsys.readouterr().err == ""
 
 
 FAULTS = """
@@ -342,19 +352,8 @@ def test_the_command_reports_what_is_finished_although_a_run_failed(tiny, tmp_pa
         "image_configs",
         lambda *a, **o: [c | {"lr": 1e30 if c["gamma"] else 0.1} for c in configs(*a, **o)],
     )
-    command = [
-        "reproduce",
-        "images",
-        "--dataset",
-        str(tiny),
-        "--epochs",
-        "2",
-        "--trials",
-        "1",
-        "--device",
-        "cpu",
-    ]
-    command += ["--paradigm", "ls", "--jobs", "1", "--out", str(tmp_path)]
+    command = ["reproduce", "images", "--dataset", str(tiny), "--epochs", "2", "--trials", "1"]
+    command += ["--device", "cpu", "--paradigm", "ls", "--jobs", "1", "--out", str(tmp_path)]
     assert main([*command, "--gamma", "2"]) == 1
     assert capsys.readouterr().out == ""  # nothing to report
     assert main([*command, "--gamma", "0", "2"]) == 1
@@ -367,6 +366,23 @@ def test_the_command_reports_what_is_finished_although_a_run_failed(tiny, tmp_pa
     (tmp_path / "README.md").unlink()
     assert main([*command, "--report", "--device", "cuda:99"]) == 0
     assert (tmp_path / "README.md").is_file()
+
+
+def test_the_checkpoint_of_a_run_that_is_done_again_stays(tiny, tmp_path, monkeypatch, capsys):
+    config = config_of(tiny, epochs=2)
+    (run,) = sweep_images([config], tmp_path)
+    run.path.write_text("damaged")
+    write = images._write_checkpoint
+
+    def stop(path, state):
+        write(path, state)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(images, "_write_checkpoint", stop)
+    with pytest.raises(KeyboardInterrupt):
+        sweep_images([config], tmp_path)
+    assert os.listdir(tmp_path / "checkpoints") == [f"{run.key}.pt"]
+    assert "is damaged; its run is done again" in capsys.readouterr().err
 
 
 def test_a_folder_of_checkpoints_that_another_sweep_removes(tiny, tmp_path, monkeypatch):

@@ -57,13 +57,14 @@ class Engine(Protocol):
 
 def execute(run: RunFunction, config: dict[str, Any]) -> Outcome:
     """Do one run; an error in it becomes a part of the outcome."""
+    source = dict(versions())  # now: a commit may come while the run goes on
     start = time.perf_counter()
     try:
         result, arrays = _split(run(config))
         text, error = canonical(result), None
     except Exception:
         text, arrays, error = "", {}, traceback.format_exc()
-    return Outcome(text, arrays, round(time.perf_counter() - start, 3), dict(versions()), error)
+    return Outcome(text, arrays, round(time.perf_counter() - start, 3), source, error)
 
 
 def _split(returned: Any) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:

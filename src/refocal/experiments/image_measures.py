@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from refocal import CalibrationStats, Focal, FocalTemperatureScaling, Temperatur
 from refocal.experiments.runs import Run
 from refocal.metrics import error_rate, nll
 
-__all__ = ["OWN", "TITLES", "Advice", "Group", "Measure", "measure_group"]
+__all__ = ["OWN", "TITLES", "Advice", "Group", "Machine", "Measure", "measure_group"]
 
 N_BINS = 10
 """As in the paper."""
@@ -71,6 +72,21 @@ class Advice:
     sentence: str
 
 
+@dataclass(frozen=True, order=True)
+class Machine:
+    """What runs were trained on, beyond their configs."""
+
+    device: str
+    threads: int
+    compile: bool
+    processes: int
+
+    def __str__(self) -> str:
+        text = f"{self.device} with {self.threads} thread{'s' if self.threads > 1 else ''}"
+        text += ", compiled" if self.compile else ""
+        return text + (f", {self.processes} processes" if self.processes > 1 else "")
+
+
 @dataclass(frozen=True)
 class Group:
     """The runs of one data set, model and schedule, measured.
@@ -83,7 +99,7 @@ class Group:
         settings: Paradigm, gamma and trial of each run.
         skipped: Temperatures that could not be fitted and runs without advice, with the reason.
         seconds: Seconds an epoch, the median over the runs.
-        machines: Device and threads of the runs, each pair once.
+        machines: Of the runs, each once, the most frequent one first.
         commits: Of the source that trained, each once, where that is known.
         n: Images for training, validation and test.
     """
@@ -95,7 +111,7 @@ class Group:
     settings: tuple[tuple[str, float, int], ...]
     skipped: tuple[str, ...]
     seconds: float
-    machines: tuple[tuple[str, int], ...]
+    machines: tuple[Machine, ...]
     commits: tuple[str, ...]
     n: tuple[int, int, int]
 
@@ -133,7 +149,7 @@ def measure_group(name: str, runs: Sequence[Run]) -> Group:
         except ValueError as error:
             skipped.append(f"advice for {TITLES[paradigm]} of gamma {gamma:g}, trial {seed}: {error}")
     result = runs[0].result
-    machines = {(run.result["device"], run.result["threads"]) for run in runs}
+    machines = Counter(machine for run in runs for machine in _machines(run))
     commits = {run.versions["commit"] for run in runs if "commit" in run.versions}
     return Group(
         name,
@@ -143,10 +159,18 @@ def measure_group(name: str, runs: Sequence[Run]) -> Group:
         tuple(settings),
         tuple(skipped),
         float(np.median([run.result["seconds_per_epoch"] for run in runs])),
-        tuple(sorted(machines)),
+        tuple(machine for machine, _ in machines.most_common()),
         tuple(sorted(commits)),
         (result["n_train"], result["n_validation"], result["n_test"]),
     )
+
+
+def _machines(run: Run) -> list[Machine]:
+    """Return what a run was trained on, one after the other."""
+    try:
+        return [Machine(**machine) for machine in run.result["machines"]]
+    except KeyError:  # the first runs of `results/images` have device and threads alone
+        return [Machine(run.result["device"], run.result["threads"], compile=False, processes=1)]
 
 
 def _measure(run: Run) -> tuple[list[Measure], list[str]]:
@@ -193,9 +217,9 @@ def _advise(run: Run) -> Advice:
     labels = arrays["validation_labels"].astype(np.int64)
     selection = choose_calibration(arrays["validation_logits"].astype(np.float64), labels, objective)
     z, y = arrays["test_logits"].astype(np.float64), arrays["test_labels"].astype(np.int64)
-    probs = {method.name: selection.apply(z, method=method.name) for method in selection.methods}
-    losses = {name: nll(p, y) for name, p in probs.items()}
-    eces = {name: CalibrationStats(N_BINS).update(p, y).ece() for name, p in probs.items()}
+    log_probs = {method.name: method.log_probs(z) for method in selection.methods}
+    losses = {name: nll(log_p, y, from_logits=True) for name, log_p in log_probs.items()}
+    eces = {name: CalibrationStats(N_BINS).update(np.exp(p), y).ece() for name, p in log_probs.items()}
     winner = selection.method(selection.winner)
     return Advice(
         paradigm,

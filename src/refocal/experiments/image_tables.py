@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import os
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -67,6 +68,7 @@ def group_runs(runs: Iterable[Run]) -> dict[str, list[Run]]:
         config = some[0].config
         name = f"{Path(config['dataset']).stem}-{config['model']}-{config['epochs']}"
         name += "".join(f"-{key}-{value}" for key, value in _unusual(config).items())
+        name = re.sub(r"[^\w.-]+", "_", name)  # for files, and for links in Markdown
         names = itertools.chain([name], (f"{name}-{i}" for i in itertools.count(2)))
         groups[next(one for one in names if one not in groups)] = some
     return groups
@@ -75,7 +77,7 @@ def group_runs(runs: Iterable[Run]) -> dict[str, list[Run]]:
 def _unusual(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is not by default so in a config of its data set, model and epochs."""
     usual = image_configs(config["dataset"], config["model"], [0], ["ls"], 1, config["epochs"])[0]
-    return {key: value for key, value in config.items() if key not in OWN and value != usual[key]}
+    return {key: value for key, value in config.items() if key not in OWN and value != usual.get(key)}
 
 
 def write_image_report(
@@ -166,7 +168,7 @@ def report_text(group: Group) -> Iterable[str]:
     unusual = "".join(f", {key} {value}" for key, value in _unusual(config).items())
     yield f"# {config['dataset']}, {config['model']}, {config['epochs']} epochs{unusual}"
     yield ""
-    machines = " or ".join(f"{device} with {threads} thread(s)" for device, threads in group.machines)
+    machines = " or ".join(map(str, group.machines))
     commits = f" Source: commit {', '.join(group.commits)}." if group.commits else ""
     yield (
         f"{group.n[0]} training, {group.n[1]} validation and {group.n[2]} test images; {_trials(group)}. "
@@ -215,14 +217,17 @@ def _command(group: Group) -> Iterable[str]:
     trained, gammas, seeds = (sorted(set(column)) for column in zip(*group.settings, strict=True))
     paradigms = [paradigm for paradigm in ("standard", "ls") if paradigm in trained]
     trials = max(seeds) + 1
-    words = ["refocal reproduce images --dataset", shlex.quote(config["dataset"]), "--model", config["model"]]
+    machine = group.machines[0]
+    alone = machine.processes == 1
+    words = ["refocal" if alone else f"torchrun --nproc-per-node {machine.processes} -m refocal"]
+    words += ["reproduce images --dataset", shlex.quote(config["dataset"]), "--model", config["model"]]
     words += ["--gamma", *(f"{gamma:g}" for gamma in gammas), "--paradigm", *paradigms]
     words += ["--trials", str(trials), "--epochs", str(config["epochs"])]
     words += ["--validation", str(config["validation"]), "--precision", config["precision"]]
     if "lr" in (unusual := _unusual(config)):
         words += ["--lr", str(config["lr"])]
-    device, threads = group.machines[0]
-    words += ["--device", device, "--threads", str(threads)]
+    words += ["--device", machine.device, "--threads", str(machine.threads)]
+    words += ["--compile"] if machine.compile else []
     yield from ["```", " ".join(words), "```"]
     options = ("precision", "validation", "lr")
     others = [f"{key}={value}" for key, value in unusual.items() if key not in options]

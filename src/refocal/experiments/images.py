@@ -144,8 +144,9 @@ def train_network(
         data_sha256: Of the file of the images; a checkpoint of another file is not gone on from.
 
     Returns:
-        ``train_loss``, the mean over the images of each epoch, the median ``seconds_per_epoch``, and what the
-        last bits depend on: ``device``, ``threads``, ``compile``, ``processes``.
+        ``train_loss``, the mean over the images of each epoch, the median ``seconds_per_epoch``, and
+        ``machines``, what the last bits depend on: a dictionary of device, threads, compile and processes,
+        and one more for each time that the run went on with others.
 
     Raises:
         FloatingPointError: If the training loss is not finite any more.
@@ -164,23 +165,26 @@ def train_network(
     losses: list[float] = []
     seconds: list[float] = []
     parts: dict[str, Any] = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
-    means = {
-        "device": str(device),
+    machine = {
+        "device": device.type,
         "threads": torch.get_num_threads(),
         "compile": compile,
         "processes": world,
     }
+    machines: list[dict[str, Any]] = []
     if checkpoint is not None:
         # The first process reads it for all: they must go on from the same epoch.
         saved = from_first(lambda: _saved_or_room(checkpoint, config, data_sha256, model))
         if saved is not None:
-            if rank == 0:
-                _say_what_changed(checkpoint, saved.get("means", means), means)
             for name, part in parts.items():
                 part.load_state_dict(saved[name])
             generator.set_state(saved["generator"])
             torch.set_rng_state(saved["global_generator"])
-            losses, seconds = saved["losses"], saved["seconds"]
+            losses, seconds, machines = saved["losses"], saved["seconds"], saved["machines"]
+    if len(losses) < config["epochs"] and machine not in machines[-1:]:
+        if machines and rank == 0:
+            _say_what_changed(config, machines[-1], machine)
+        machines.append(machine)
     # One graph a batch size, never one for several: which sizes came before must not change a bit.
     network: nn.Module = torch.compile(model, dynamic=False) if compile else model  # type: ignore[assignment]
     if world > 1:
@@ -218,14 +222,18 @@ def train_network(
                 state = {name: part.state_dict() for name, part in parts.items()} | {
                     "config": dict(config),
                     "data_sha256": data_sha256,
-                    "means": means,
+                    "machines": machines,
                     "generator": generator.get_state(),
                     "global_generator": torch.get_rng_state(),
                     "losses": losses,
                     "seconds": seconds,
                 }
                 _write_checkpoint(checkpoint, state)
-    return {"train_loss": losses, "seconds_per_epoch": float(np.median(seconds))} | means
+    return {
+        "train_loss": losses,
+        "seconds_per_epoch": float(np.median(seconds)),
+        "machines": machines,
+    }
 
 
 def keep_freed_memory() -> None:
@@ -262,8 +270,9 @@ def _saved_or_room(
             state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
             if runs.run_key(state["config"]) != runs.run_key(config):
                 problem = "it belongs to another run"
-            # Checkpoints of earlier versions do not say which data they are of.
-            elif state.get("data_sha256") not in (None, data_sha256):
+            elif "machines" not in state:
+                problem = "it is of an earlier version"
+            elif state["data_sha256"] != data_sha256:
                 problem = "it was made from another data file"
             else:
                 return state
@@ -274,13 +283,12 @@ def _saved_or_room(
     return None
 
 
-def _say_what_changed(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def _say_what_changed(config: Mapping[str, Any], before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     changes = [f"{name} {before[name]} -> {now[name]}" for name in now if before[name] != now[name]]
-    if changes:
-        print(
-            f"refocal: {path} goes on with {', '.join(changes)}; the last bits depend on that",
-            file=sys.stderr,
-        )
+    key = runs.run_key(config)
+    print(
+        f"refocal: run {key} goes on with {', '.join(changes)}; the last bits depend on that", file=sys.stderr
+    )
 
 
 def _write_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
@@ -290,9 +298,8 @@ def _write_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
         path.parent.mkdir(exist_ok=True)  # another sweep that ended may have removed it
         write_atomic(path, buffer.getvalue())
     except OSError as error:
-        raise OSError(
-            error.errno, f"cannot write the checkpoint {path}: {error.strerror}; an earlier one is kept"
-        ) from error
+        kept = "the earlier one is kept" if path.is_file() else "there is no earlier one"
+        raise OSError(error.errno, f"cannot write the checkpoint {path}: {error.strerror}; {kept}") from error
 
 
 def _check_disk(path: Path, model: nn.Module) -> None:
@@ -332,7 +339,8 @@ def sweep_images(
         device: See above.
         threads: See above.
         compile: See above.
-        **options: Of `refocal.experiments.runs.sweep`: jobs, engine, address, resources, progress.
+        **options: Of `refocal.experiments.runs.sweep`: jobs, engine, address, resources, progress. With Ray
+            a run trains on a GPU only if ``resources`` ask for one; Ray may show it one all the same.
 
     Returns:
         The finished runs in the order of the configs; under torchrun none but in the first process.
@@ -353,7 +361,9 @@ def sweep_images(
         with agreed():
             if threads < 1:
                 raise ValueError(f"threads must be >= 1, got {threads}")
-            if options.get("engine") != "ray":  # whose workers have devices of their own
+            if options.get("engine") == "ray":  # whose workers have devices of their own
+                device = _ray_device(device, options.get("resources") or {})
+            else:
                 _check_device(device)
             if device.startswith("cuda:") and world > 1:
                 torch.cuda.set_device(device)
@@ -373,10 +383,10 @@ def sweep_images(
 def _remove_checkpoints(folder: Path, configs: Iterable[Mapping[str, Any]], out: Path) -> None:
     """Remove the checkpoints of finished runs, and the folder if it is empty then."""
     with contextlib.suppress(OSError):  # what is left does no harm, and must not hide another error
-        for key in map(runs.run_key, configs):
-            if (out / "runs" / f"{key}.json").is_file():
-                for name in (f"{key}.pt", f"{key}.pt.tmp"):
-                    (folder / name).unlink(missing_ok=True)
+        finished = {run.key for run in runs.read_runs(out)}
+        for key in finished.intersection(map(runs.run_key, configs)):
+            for name in (f"{key}.pt", f"{key}.pt.tmp"):
+                (folder / name).unlink(missing_ok=True)
         folder.rmdir()
 
 
@@ -394,6 +404,17 @@ def default_jobs(device: str, threads: int) -> int:
     if device.startswith("cuda") or (device == "auto" and torch.cuda.is_available()):
         return 1
     return max(1, cores() // max(1, threads))
+
+
+def _ray_device(device: str, resources: Mapping[str, Any]) -> str:
+    if resources.get("num_gpus"):
+        return device
+    if device.startswith("cuda"):
+        raise ValueError(
+            f"device {device!r} with engine 'ray' needs a GPU for each run: --gpus-per-run, or num_gpus in "
+            "resources, for example 1 or 0.5"
+        )
+    return "cpu" if device == "auto" else device
 
 
 def _check_device(device: str) -> None:

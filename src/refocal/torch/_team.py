@@ -25,7 +25,16 @@ HEAD = 4
 """Words before the arguments: the kernel, the two functions that say who is asking, how many parts."""
 
 
-_forked = False
+def _has_not_started_a_program() -> bool:
+    """Return whether this process is the copy of another one: forked, without a program of its own since."""
+    try:
+        flags = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[6])
+    except (OSError, ValueError, IndexError):
+        return False
+    return bool(flags & 0x40)  # PF_FORKNOEXEC of Linux
+
+
+_forked = _has_not_started_a_program()  # PyTorch may have had threads there, before this module was imported
 
 
 @functools.cache
@@ -36,7 +45,11 @@ def openmp() -> ctypes.CDLL | None:
     """
     for file in [] if _forked else sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*")):
         try:
-            library = ctypes.CDLL(str(file), mode=os.RTLD_NOW | os.RTLD_NOLOAD)  # never a second one
+            library = ctypes.CDLL(str(file), mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+            # Another OpenMP library may have been loaded before PyTorch's and taken its place.
+            used = getattr(ctypes.CDLL(None), "GOMP_parallel", None)
+            if used is not None and _address(used) != _address(library.GOMP_parallel):
+                continue
             library.GOMP_parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
             library.GOMP_parallel.restype = None
             share((ctypes.c_int64,))
@@ -88,6 +101,8 @@ def share(kinds: tuple[Any, ...]) -> int:
     """
     from llvmlite import binding as llvm
 
+    if llvm.llvm_version_info[0] < 16:
+        raise ImportError("LLVM before 16 does not read the type ptr")
     names = [KINDS[kind][0] for kind in kinds]
     loads = "\n".join(
         f"%a{i} = getelementptr i64, ptr %part, i64 {i + 1}\n%v{i} = load {name}, ptr %a{i}"
