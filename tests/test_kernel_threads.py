@@ -200,6 +200,12 @@ def test_a_team_gives_every_part_its_arguments(count):
     np.testing.assert_array_equal(to, [-0.5 * i / (i + 1) for i in range(count)])
 
 
+@needs_openmp
+def test_the_team_is_found_before_any_kernel():
+    code = "from refocal.torch import _team; print(_team.openmp() is not None)"
+    assert output_of(code) == "True\n"
+
+
 @pytest.fixture
 def look_again():
     """Let `openmp` look anew, now and after the test."""

@@ -103,6 +103,8 @@ def share(kinds: tuple[Any, ...]) -> int:
 
     if llvm.llvm_version_info[0] < 16:
         raise ImportError("LLVM before 16 does not read the type ptr")
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
     names = [KINDS[kind][0] for kind in kinds]
     loads = "\n".join(
         f"%a{i} = getelementptr i64, ptr %part, i64 {i + 1}\n%v{i} = load {name}, ptr %a{i}"
