@@ -1,3 +1,4 @@
+import contextlib
 import errno
 import functools
 import os
@@ -249,12 +250,9 @@ def test_mixed_precision_and_compile_reach_the_network(tiny, monkeypatch):
     assert seen == [True, False]
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
-@pytest.mark.filterwarnings("ignore")  # of the compiler's own
-def test_a_compiled_training_resumes_to_the_same_bits(tiny, tmp_path, monkeypatch):
-    config = config_of(tiny, epochs=3)
-    expected, arrays = run_image(config, compile=True)
+@contextlib.contextmanager
+def stopped_after_an_epoch(monkeypatch):
+    """Let the training inside be stopped, as by Ctrl-C, once its first checkpoint is written."""
     write = images._write_checkpoint
 
     def stop(path, state):
@@ -264,7 +262,17 @@ def test_a_compiled_training_resumes_to_the_same_bits(tiny, tmp_path, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(images, "_write_checkpoint", stop)
         with pytest.raises(KeyboardInterrupt):
-            run_image(config, checkpoints=tmp_path, compile=True)
+            yield
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+@pytest.mark.filterwarnings("ignore")  # of the compiler's own
+def test_a_compiled_training_resumes_to_the_same_bits(tiny, tmp_path, monkeypatch):
+    config = config_of(tiny, epochs=3)
+    expected, arrays = run_image(config, compile=True)
+    with stopped_after_an_epoch(monkeypatch):
+        run_image(config, checkpoints=tmp_path, compile=True)
     torch.compiler.reset()  # as in a new process
     result, resumed = run_image(config, checkpoints=tmp_path, compile=True)
     assert result["train_loss"] == expected["train_loss"]
@@ -276,16 +284,8 @@ def test_a_compiled_training_resumes_to_the_same_bits(tiny, tmp_path, monkeypatc
 
 def test_a_change_of_threads_between_epochs_is_said_and_kept(tiny, tmp_path, monkeypatch, capsys):
     config = config_of(tiny, epochs=2)
-    write = images._write_checkpoint
-
-    def stop(path, state):
-        write(path, state)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(images, "_write_checkpoint", stop)
-        with pytest.raises(KeyboardInterrupt):
-            run_image(config, checkpoints=tmp_path)
+    with stopped_after_an_epoch(monkeypatch):
+        run_image(config, checkpoints=tmp_path)
     result, _ = run_image(config, checkpoints=tmp_path, threads=2)
     assert capsys.readouterr().err == (
         f"refocal: run {run_key(config)} goes on with threads 1 -> 2; the last bits depend on that\n"
@@ -372,14 +372,7 @@ def test_the_checkpoint_of_a_run_that_is_done_again_stays(tiny, tmp_path, monkey
     config = config_of(tiny, epochs=2)
     (run,) = sweep_images([config], tmp_path)
     run.path.write_text("damaged")
-    write = images._write_checkpoint
-
-    def stop(path, state):
-        write(path, state)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(images, "_write_checkpoint", stop)
-    with pytest.raises(KeyboardInterrupt):
+    with stopped_after_an_epoch(monkeypatch):
         sweep_images([config], tmp_path)
     assert os.listdir(tmp_path / "checkpoints") == [f"{run.key}.pt"]
     assert "is damaged; its run is done again" in capsys.readouterr().err
