@@ -1,4 +1,5 @@
 import csv
+import dataclasses
 import shlex
 
 import numpy as np
@@ -247,6 +248,20 @@ def test_the_command_says_how_the_runs_were_trained(tmp_path):
     assert "\ntorchrun --nproc-per-node 4 -m refocal reproduce images --dataset svhn-s " in text
     assert " --device cuda --threads 1 --compile\n" in text
     assert "an epoch on cuda with 1 thread, compiled, 4 processes or cuda with 1 thread. Source: " in text
+
+
+def test_the_commits_are_said_with_their_runs(tmp_path):
+    runs = sweep(image_configs("svhn-s", "resnet8", [1], ["ls"], 3, epochs=2), minimiser_run, tmp_path)
+    for commits, said in (
+        (["a", "b", "b"], "Source: commit b (2 of 3 runs), a (1 of 3 runs).\n"),
+        ([None, "a", None], "Source: commit a (1 of 3 runs).\n"),
+        ([None, None, None], "Source: commit not recorded.\n"),
+    ):
+        made = [
+            dataclasses.replace(run, versions={"commit": commit} if commit else {})
+            for run, commit in zip(runs, commits, strict=True)
+        ]
+        assert said in "\n".join(report_text(measure_group("it", made)))
 
 
 def opposite_run(config):

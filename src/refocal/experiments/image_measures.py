@@ -100,7 +100,7 @@ class Group:
         skipped: Temperatures that could not be fitted and runs without advice, with the reason.
         seconds: Seconds an epoch, the median over the runs.
         machines: Of the runs, each once, the most frequent one first.
-        commits: Of the source that trained, each once, where that is known.
+        commits: Of the source that trained, with the number of runs, where that is known.
         n: Images for training, validation and test.
     """
 
@@ -112,7 +112,7 @@ class Group:
     skipped: tuple[str, ...]
     seconds: float
     machines: tuple[Machine, ...]
-    commits: tuple[str, ...]
+    commits: tuple[tuple[str, int], ...]
     n: tuple[int, int, int]
 
     def trials(self, metric: str, paradigm: str, link: str) -> dict[float, dict[int, float]]:
@@ -150,7 +150,7 @@ def measure_group(name: str, runs: Sequence[Run]) -> Group:
             skipped.append(f"advice for {TITLES[paradigm]} of gamma {gamma:g}, trial {seed}: {error}")
     result = runs[0].result
     machines = Counter(machine for run in runs for machine in _machines(run))
-    commits = {run.versions["commit"] for run in runs if "commit" in run.versions}
+    commits = Counter(run.versions["commit"] for run in runs if "commit" in run.versions)
     return Group(
         name,
         {key: value for key, value in runs[0].config.items() if key not in OWN},
@@ -160,7 +160,7 @@ def measure_group(name: str, runs: Sequence[Run]) -> Group:
         tuple(skipped),
         float(np.median([run.result["seconds_per_epoch"] for run in runs])),
         tuple(machine for machine, _ in machines.most_common()),
-        tuple(sorted(commits)),
+        tuple(commits.most_common()),
         (result["n_train"], result["n_validation"], result["n_test"]),
     )
 

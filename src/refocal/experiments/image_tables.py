@@ -169,12 +169,12 @@ def report_text(group: Group) -> Iterable[str]:
     yield f"# {config['dataset']}, {config['model']}, {config['epochs']} epochs{unusual}"
     yield ""
     machines = " or ".join(map(str, group.machines))
-    commits = f" Source: commit {', '.join(group.commits)}." if group.commits else ""
+    commits = ", ".join(f"{commit} ({n} of {len(group.settings)} runs)" for commit, n in group.commits)
     yield (
         f"{group.n[0]} training, {group.n[1]} validation and {group.n[2]} test images; {_trials(group)}. "
         f"SGD, momentum {config['momentum']}, weight decay {config['weight_decay']}, batch "
         f"{config['batch_size']}, {config['precision']}. Schedule: {_schedule(group)}. Median "
-        f"{group.seconds:.1f} s an epoch on {machines}.{commits}"
+        f"{group.seconds:.1f} s an epoch on {machines}. Source: commit {commits or 'not recorded'}."
     )
     yield from ["", *_command(group)]
     yield from _errors(group)
