@@ -207,7 +207,11 @@ def _add_images_options(parser: argparse.ArgumentParser) -> None:
     add("--trials", type=int, default=10, metavar="N", help="(default: 10)")
     add("--epochs", type=int, metavar="N", help="(default: the paper's; the rate falls in proportion)")
     add(
-        "--validation", type=float, default=0.1, metavar="PART", help="of each class, held out (default: 0.1)"
+        "--validation",
+        type=float,
+        default=0.1,
+        metavar="PART",
+        help="of each class, held out (default: 0.1); 0: the temperature is cross-fitted on the test set",
     )
     add("--lr", type=float, default=0.1, help="learning rate at the start (default: 0.1)")
     add("--precision", default="float32", help="float32, or bfloat16 for mixed precision")

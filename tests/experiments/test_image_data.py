@@ -185,6 +185,12 @@ def test_bad_images(changes, message):
         prepare(dataset(**changes), 0.1, seed=0)
 
 
+def test_without_a_validation_part_every_image_is_trained_on():
+    data = prepare(dataset(80), 0.0, seed=3)
+    assert data.validation.shape == (0, 10, 9, 3)
+    assert len(data.train) == 80
+
+
 def test_too_few_images_for_a_validation_part():
     with pytest.raises(ValueError, match=r"too few images for a validation part of 0\.1: 8$"):
         prepare(dataset(8), 0.1, seed=0)

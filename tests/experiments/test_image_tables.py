@@ -354,6 +354,32 @@ def test_a_temperature_that_does_not_exist_is_left_out(tmp_path):
     assert "| Standard | raw" in text
 
 
+def run_without_validation_images(config):
+    result, arrays = minimiser_run(config)
+    none = {name: array[:0] if name.startswith("validation") else array for name, array in arrays.items()}
+    return result | {"n_validation": 0}, none
+
+
+def test_without_validation_images_each_half_of_the_test_set_gets_the_temperature_of_the_other(tmp_path):
+    configs = image_configs("mine", "resnet8", [3], ["standard"], 1, validation=0)
+    group = measure_group("it", sweep(configs, run_without_validation_images, tmp_path, progress=False))
+    arrays = run_without_validation_images(configs[0])[1]
+    z, y = arrays["test_logits"].astype(float), arrays["test_labels"].astype(int)
+    order = np.random.default_rng(0).permutation(len(y))
+    fitted, scaled = [], np.empty_like(z)
+    for mine, other in ((order[:1000], order[1000:]), (order[1000:], order[:1000])):
+        temperature = np.exp(minimize_scalar(lambda u, t=other: focal_mean(z[t] / np.exp(u), y[t], 3.0)).x)
+        fitted.append(temperature)
+        scaled[mine] = z[mine] / temperature
+    assert fitted[0] != pytest.approx(fitted[1], rel=1e-4)
+    found = the(group, "ts_fl", "raw", 3.0, 0)
+    assert found.temperature == pytest.approx(np.sqrt(np.prod(fitted)), rel=1e-5)
+    assert found.nll == pytest.approx(focal_mean(scaled, y, 0.0), rel=1e-6)
+    (advice,) = group.advice  # of one half, judged by the other
+    assert advice.nll_raw == pytest.approx(focal_mean(z[order[1000:]], y[order[1000:]], 0.0), rel=1e-6)
+    assert "## What the selector advises, from one half of the test set" in "\n".join(report_text(group))
+
+
 def run_with_few_validation_images(config):
     result, arrays = minimiser_run(config)
     few = {name: array[:3] if name.startswith("validation") else array for name, array in arrays.items()}

@@ -66,7 +66,7 @@ def test_the_grid_is_whole_and_temperature_scaling_trains_nothing():
         ({"trials": 0}, "trials must be >= 1, got 0"),
         ({"batch_size": 1}, "batch_size must be >= 2, got 1"),
         ({"lr": 0.0}, "lr must be finite and > 0, got 0.0"),
-        ({"validation": 1.0}, r"validation must be in \(0, 1\), got 1.0"),
+        ({"validation": 1.0}, r"validation must be in \[0, 1\), got 1.0"),
         ({"precision": "int8"}, "precision must be 'float32' or 'bfloat16', got 'int8'"),
     ],
 )
@@ -102,6 +102,13 @@ def test_digits_are_not_mirrored(name, flip, monkeypatch, tmp_path):
     run_image(config_of(name) | {"epochs": 1, "batch_size": 200}, data=tmp_path)
     assert bool(torch.cat(seen).any()) is flip
     assert not torch.cat(seen).all()
+
+
+def test_a_run_without_a_validation_part(tiny, tmp_path):
+    configs = image_configs(str(tiny), "resnet8", [2], ["standard"], 1, 1, batch_size=64, validation=0)
+    (run,) = sweep_images(configs, tmp_path)
+    assert (run.result["n_train"], run.result["n_validation"]) == (52, 0)
+    assert run.arrays()["validation_logits"].shape == (0, 4)
 
 
 @pytest.mark.slow

@@ -208,7 +208,7 @@ def check_images(dataset: Dataset, validation: float) -> None:
             f"{dataset.X_test.shape[1:]}"
         )
     held_out = _stratified(dataset.y, validation, seed=0)
-    if held_out.all() or not held_out.any():
+    if held_out.all() or (validation > 0 and not held_out.any()):
         raise ValueError(
             f"{origin} has too few images for a validation part of {validation}: {len(held_out)}"
         )

@@ -19,7 +19,7 @@ PARADIGMS = {"standard": 0.0, "ts_fl": 0.0, "ts_nll": 0.0, "ls": 0.1}
 """The training paradigms of the paper and their label smoothing."""
 
 VALIDATION = 0.1
-"""The part of each class's training images that is held out by default."""
+"""The part of each class's training images that is held out by default; 0 trains on all, as the paper."""
 
 
 def image_configs(
@@ -50,7 +50,8 @@ def image_configs(
         epochs: Passes over the training images; by default the paper's number.
         batch_size: Images a step, over all processes of a run.
         lr: The learning rate at the start.
-        validation: The part of each class's training images that is held out for the temperature.
+        validation: The part of each class's training images that is held out for the temperature. With 0
+            there is none, and the temperature is cross-fitted on halves of the test set.
         precision: "float32", or "bfloat16" for mixed precision.
 
     Raises:
@@ -71,7 +72,7 @@ def image_configs(
     _require(len(seeds) >= 1, "trials", ">= 1", trials)
     _require(batch_size >= 2, "batch_size", ">= 2", batch_size)
     _require(math.isfinite(lr) and lr > 0, "lr", "finite and > 0", lr)
-    _require(0 < validation < 1, "validation", "in (0, 1)", validation)
+    _require(0 <= validation < 1, "validation", "in [0, 1)", validation)
     _require(precision in ("float32", "bfloat16"), "precision", "'float32' or 'bfloat16'", precision)
     paradigms = list(paradigms)
     for paradigm in paradigms:

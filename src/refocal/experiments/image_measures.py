@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,8 @@ class Measure:
         link: "raw" is the softmax, "psi" its Psi, "unsmoothed" Psi with the label smoothing taken out.
         gamma: Of the training.
         seed: The trial.
-        temperature: T, fitted on the validation part; 1 without temperature scaling.
+        temperature: T, fitted on the validation part; 1 without temperature scaling. Without a validation
+            part each half of the test set has the T of the other half, and this is their geometric mean.
         error: The part of wrong predictions.
         ece: With 10 bins.
         nll: The mean over the rows, in nats. The paper has the sum.
@@ -56,7 +57,10 @@ class Measure:
 
 @dataclass(frozen=True)
 class Advice:
-    """What the selector says of a run, from its validation part, and what that gives on the test set."""
+    """What the selector says of a run, from its validation part, and what that gives on the test set.
+
+    Without a validation part one half of the test set takes its place, and the other half is the test set.
+    """
 
     paradigm: str
     gamma: float
@@ -191,16 +195,17 @@ def _measure(run: Run) -> tuple[list[Measure], list[str]]:
         ]
     measures, problems = [], []
     for title, scaling, links in plan:
-        temperature = 1.0
-        if scaling is not None:
-            try:
-                scaling.fit(arrays["validation_logits"], arrays["validation_labels"].astype(np.int64))
-            except ValueError as error:
-                problems.append(f"{TITLES[title]} of gamma {gamma:g}, trial {seed}: {error}")
-                continue
-            temperature = scaling.temperature_
+        temperatures = np.ones(len(z))
+        try:
+            for (fit_z, fit_y), rows in _fits(arrays) if scaling is not None else ():
+                temperatures[rows] = scaling.fit(fit_z, fit_y).temperature_
+        except ValueError as error:
+            problems.append(f"{TITLES[title]} of gamma {gamma:g}, trial {seed}: {error}")
+            continue
+        temperature = float(np.exp(np.log(np.unique(temperatures)).mean()))
         for link, objective in links.items():
-            log_probs = objective.log_posterior(z / temperature)  # a probability could round to 0
+            # In log space: a probability could round to 0.
+            log_probs = objective.log_posterior(z / temperatures[:, None])
             probs = np.exp(log_probs)
             stats = CalibrationStats(N_BINS, z.shape[1]).update(probs, y)
             loss = nll(log_probs, y, from_logits=True)
@@ -209,14 +214,30 @@ def _measure(run: Run) -> tuple[list[Measure], list[str]]:
     return measures, problems
 
 
+def _fits(arrays: Mapping[str, Any]) -> list[tuple[tuple[Any, Any], Any]]:
+    """Return the rows to fit on, logits and labels, with the test rows that the fit serves.
+
+    Without a validation part these are two random halves of the test set, each fitted on the other.
+    """
+
+    def part(name: str, rows: Any = slice(None)) -> tuple[Any, Any]:
+        return arrays[f"{name}_logits"][rows], arrays[f"{name}_labels"][rows].astype(np.int64)
+
+    if len(arrays["validation_labels"]):
+        return [(part("validation"), slice(None))]
+    order = np.random.default_rng(0).permutation(len(arrays["test_labels"]))
+    halves = order[: len(order) // 2], order[len(order) // 2 :]
+    return [(part("test", halves[0]), halves[1]), (part("test", halves[1]), halves[0])]
+
+
 def _advise(run: Run) -> Advice:
     """Ask the selector with the validation part, and see on the test set what its advice is worth."""
     gamma, paradigm, seed = run.config["gamma"], run.config["paradigm"], run.config["seed"]
     objective = Focal(gamma, label_smoothing=run.config["label_smoothing"])
     arrays = run.arrays()
-    labels = arrays["validation_labels"].astype(np.int64)
-    selection = choose_calibration(arrays["validation_logits"].astype(np.float64), labels, objective)
-    z, y = arrays["test_logits"].astype(np.float64), arrays["test_labels"].astype(np.int64)
+    (validation_z, validation_y), rows = _fits(arrays)[0]
+    selection = choose_calibration(validation_z.astype(np.float64), validation_y, objective)
+    z, y = arrays["test_logits"][rows].astype(np.float64), arrays["test_labels"][rows].astype(np.int64)
     log_probs = {method.name: method.log_probs(z) for method in selection.methods}
     losses = {name: nll(log_p, y, from_logits=True) for name, log_p in log_probs.items()}
     eces = {name: CalibrationStats(N_BINS).update(np.exp(p), y).ece() for name, p in log_probs.items()}

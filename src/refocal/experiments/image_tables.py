@@ -327,7 +327,8 @@ def _shows(it_does: bool) -> str:
 def _advice_table(group: Group) -> Iterable[str]:
     if not group.advice:
         return
-    yield from ["", "## What the selector advises, from the validation part", ""]
+    source = "the validation part" if group.n[1] else "one half of the test set, for the other"
+    yield from ["", f"## What the selector advises, from {source}", ""]
     head = ["paradigm", "gamma", "trial", "advice", "clear", "T", "test ECE: raw -> advised"]
     head += ["test NLL: raw -> advised", "smallest test NLL"]
     yield f"| {' | '.join(head)} |"
