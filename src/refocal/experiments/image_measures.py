@@ -202,7 +202,8 @@ def _measure(run: Run) -> tuple[list[Measure], list[str]]:
         except ValueError as error:
             problems.append(f"{TITLES[title]} of gamma {gamma:g}, trial {seed}: {error}")
             continue
-        temperature = float(np.exp(np.log(np.unique(temperatures)).mean()))
+        fitted = np.unique(temperatures)
+        temperature = float(np.prod(fitted) ** (1 / len(fitted)))
         for link, objective in links.items():
             # In log space: a probability could round to 0.
             log_probs = objective.log_posterior(z / temperatures[:, None])
