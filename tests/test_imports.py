@@ -14,6 +14,7 @@ PACKAGE = HERE.parent / "src" / "refocal"
 BASE = [
     "_arrays",
     "_checks",
+    "kernels",
     "focal",
     "minimizer",
     "confidence",
@@ -127,12 +128,9 @@ def test_wrong_imports_are_found(source, unit, wrong):
 
 
 def test_relative_imports_in_a_subpackage():
-    assert wrong_imports("from ._fused import f", "torch", "refocal.torch") == []
+    assert wrong_imports("from .eager import f", "torch", "refocal.torch") == []
     assert wrong_imports("from ..sklearn import f", "torch", "refocal.torch") == ["sklearn"]
     assert wrong_imports("from .. import sklearn", "torch", "refocal.torch") == ["sklearn"]
-
-
-PRIVATE = {"batched.py": ["refocal.torch._fast"]}  # docs/decisions.md says why
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "experiments").glob("*.py")), ids=lambda path: path.name)
@@ -142,4 +140,4 @@ def test_experiments_use_public_names_of_the_library(path):
     )
     outside = [name for name in modules if name.startswith("refocal.") and ".experiments." not in name]
     private = [name for name in outside if any(part.startswith("_") for part in name.split("."))]
-    assert private == PRIVATE.get(path.name, [])
+    assert private == []

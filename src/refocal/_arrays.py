@@ -243,20 +243,30 @@ def works_in_blocks(*arrays: Any) -> bool:
         return False
     torch = sys.modules["torch"]
     return all(
-        is_real_tensor(x) and x.device.type == "cpu" and not (x.requires_grad and torch.is_grad_enabled())
+        is_plain_tensor(x) and x.device.type == "cpu" and not (x.requires_grad and torch.is_grad_enabled())
         for x in arrays
     )
 
 
-def is_real_tensor(x: Any) -> bool:
-    """Whether a tensor has values of its own: not so under `torch.compile`, `export` or `torch.func`."""
-    if sys.modules["torch"].compiler.is_compiling():
+def is_plain_tensor(x: Any) -> bool:
+    """Whether a tensor has values and nobody follows what is done with it.
+
+    Somebody does under `torch.compile`, `export`, `torch.func`, forward-mode derivatives, tracers
+    (`make_fx`, `torch.jit.trace`, the ONNX exporters) and every other mode of dispatch. PyTorch has no
+    public word for most of these.
+    """
+    torch = sys.modules["torch"]
+    if torch.compiler.is_compiling():  # first: it cannot read the rest
         return False
-    try:
-        x.data_ptr()
-    except RuntimeError:
-        return False
-    return True
+    return not (
+        (type(x) is not torch.Tensor and type(x) is not torch.nn.Parameter)
+        or x.is_meta
+        or x.layout is not torch.strided
+        or torch._C._get_tracing_state() is not None
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._are_functorch_transforms_active()
+        or torch.autograd.forward_ad._current_level >= 0
+    )
 
 
 def map_rows(

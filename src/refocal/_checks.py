@@ -46,7 +46,7 @@ def check_number(name: str, value: object, *, low: float = -math.inf, rule: str)
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be a number, got {value!r}")
     number = float(value)
-    if not (math.isfinite(number) and number >= low):
+    if not (-math.inf < number < math.inf and number >= low):  # math.isfinite breaks torch.compile's graph
         raise ValueError(f"{name} must be {rule}, got {value!r}")
     return number
 

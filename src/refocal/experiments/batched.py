@@ -17,8 +17,7 @@ from torch import Tensor
 
 from refocal import Focal
 from refocal.objectives import Objective
-from refocal.torch import focal_loss
-from refocal.torch._fast import fits, hard_slopes
+from refocal.torch import focal_gradient
 
 MODELS = ("linear", "mlp")
 
@@ -165,14 +164,10 @@ class _Slopes:
         if self.gamma is not None:
             z, targets = logits.view(-1, k), labels.expand(g, -1).reshape(-1)
             gamma = self.gamma.expand(g, len(labels)).reshape(-1)
-            if fits(z) and fits(targets, torch.int64):
-                return hard_slopes(z, targets, gamma).view_as(logits).div_(n)
-            loss = focal_loss(z.requires_grad_(), targets, gamma, reduction="sum")
-        else:
-            z = logits.view(g, -1, k).requires_grad_()
-            losses = [objective.loss(z[i], labels).sum() for i, objective in enumerate(self.objectives)]
-            loss = torch.stack(losses).sum()
-        (slopes,) = torch.autograd.grad(loss, z)
+            return focal_gradient(z, targets, gamma).view_as(logits).div_(n)
+        z = logits.view(g, -1, k).requires_grad_()
+        losses = [objective.loss(z[i], labels).sum() for i, objective in enumerate(self.objectives)]
+        (slopes,) = torch.autograd.grad(torch.stack(losses).sum(), z)
         return slopes.view_as(logits).div_(n)
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from refocal._arrays import is_real_tensor
+from refocal._arrays import is_plain_tensor
 from refocal._checks import check_entries, check_fraction, check_number
-from refocal.focal import focal_terms
 from refocal.objectives import Focal, Objective, SigmoidFocal
-from refocal.torch._fast import BinaryFocalKernel, HardFocalKernel, SoftFocalKernel, as_label, fits
-from refocal.torch._fused import Binary, BinaryFocal, HardFocal, SoftFocal
+from refocal.torch import dispatch
+from refocal.torch.eager import OF_ALL, OF_CLASSES, OF_ROWS, Binary, Options, Tensors
 
 Gamma = float | Sequence[float] | Tensor
 REDUCTIONS = ("mean", "sum", "none")
@@ -51,95 +51,117 @@ def focal_loss(
         0.0875
     """
     check_reduction(reduction)
-    smoothing = check_fraction("label_smoothing", label_smoothing)
-    if not logits.is_floating_point():
-        raise TypeError(f"logits must hold floating point numbers, got dtype {logits.dtype}")
-    if logits.ndim == 0:
-        raise ValueError("logits must have a class axis, got a single number")
-    if weight is None and not smoothing and logits.ndim == 2 and isinstance(gamma, (int, float)):
-        loss = _in_one_call(logits, target, gamma, ignore_index, reduction)
-        if loss is not None:
-            return loss
-    return _in_steps(logits, target, gamma, weight, ignore_index, reduction, smoothing)
+    tensors, options = _softmax_problem(logits, target, gamma, weight, ignore_index, label_smoothing)
+    return dispatch.softmax_loss(tensors, options, reduction).to(_result_dtype(logits))
 
 
-def _in_one_call(
-    logits: Tensor, target: Tensor, gamma: float, ignore_index: int, reduction: str
-) -> Tensor | None:
-    """Return the loss if a kernel can do it all, else None."""
-    hard = target.shape == logits.shape[:1]
-    if not fits(logits) or not fits(target, torch.int64 if hard else torch.float32):
-        return None
-    ignored = as_label(ignore_index)
-    if ignored is None or not (hard or target.shape == logits.shape):
-        return None
-    gamma = check_number("gamma", gamma, low=0.0, rule="finite and >= 0")
+def focal_gradient(
+    logits: Tensor,
+    target: Tensor,
+    gamma: Gamma = 2.0,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    r"""Return the gradient by the logits of the sum of the losses, for training loops without autograd.
 
-    def plain(z: Tensor, y: Tensor = target) -> Tensor:
-        return _in_steps(z, y, gamma, None, ignore_index, reduction, 0.0)
+    .. math:: \partial \ell / \partial z = \varphi^\gamma(q_y) (q - e_y)
 
-    if hard:
-        return _apply(HardFocalKernel, logits, target, gamma, ignored, reduction, plain)
-    return _apply(SoftFocalKernel, logits, target, gamma, reduction, plain)
+    for an integer target y; the arguments are those of `focal_loss`.
+
+    Example:
+        >>> logits = torch.tensor([[2.0, 0.0], [0.0, 0.0]])
+        >>> focal_gradient(logits, torch.tensor([0, 1])).round(decimals=4)
+        tensor([[-0.0049,  0.0049],
+                [ 0.2983, -0.2983]])
+    """
+    tensors, options = _softmax_problem(logits, target, gamma, weight, ignore_index, label_smoothing)
+    return dispatch.softmax_gradient(tensors, options).to(logits.dtype)
 
 
-def _in_steps(
+def which_form(logits: Tensor, target: Tensor) -> str:
+    """Return how the losses of these tensors are computed here: "kernel", "operator", "eager" or "formula".
+
+    See `refocal.torch.dispatch`. Sigmoid losses with one gamma or alpha for each class have no kernel: they
+    are eager where this says kernel.
+
+    Example:
+        >>> which_form(torch.zeros(2, 3, dtype=torch.float64), torch.tensor([0, 1]))
+        'eager'
+    """
+    return dispatch.choose(logits.to(_working_dtype(logits)), target)
+
+
+def _softmax_problem(
     logits: Tensor,
     target: Tensor,
     gamma: Gamma,
     weight: Tensor | None,
     ignore_index: int,
-    reduction: str,
-    smoothing: float,
-) -> Tensor:
-    axis = class_axis(logits)
-    c = logits.shape[axis]
-    row_shape = logits.shape[:axis] + logits.shape[axis + 1 :]
-    if weight is not None:
-        if weight.shape != (c,):
-            raise ValueError(
-                f"weight must have one number for each of the {c} classes, got shape {tuple(weight.shape)}"
-            )
-        weight = weight.to(_working_dtype(logits))
+    label_smoothing: float,
+) -> tuple[Tensors, Options]:
+    """Check the arguments of a softmax loss and return them as the forms take them."""
+    smoothing = check_fraction("label_smoothing", label_smoothing) if label_smoothing else 0.0
+    if not logits.is_floating_point():
+        raise TypeError(f"logits must hold floating point numbers, got dtype {logits.dtype}")
+    if logits.ndim == 0:
+        raise ValueError("logits must have a class axis, got a single number")
+    dim = class_axis(logits)
+    c = logits.shape[dim]
     hard = not target.is_floating_point()
-    expected = row_shape if hard else logits.shape
+    if hard and (target.dtype is torch.bool or target.is_complex()):
+        raise TypeError(f"target must hold class indices or probabilities, got dtype {target.dtype}")
+    expected = logits.shape[:dim] + logits.shape[dim + 1 :] if hard else logits.shape
     if target.shape != expected:
         raise ValueError(
             f"target must have the shape {tuple(expected)} ({'class indices' if hard else 'probabilities'}), "
             f"got {tuple(target.shape)}"
         )
-    z = _rows(logits.to(_working_dtype(logits)), axis)
-    per_class, gamma = _gamma(gamma, z, row_shape)
-    if hard:
-        y = target.reshape(-1).long()
-        kept = _kept(y, ignore_index)
-        if kept is not None:
-            y = torch.where(kept, y, 0)
-        rows = _hard_rows(z, y, gamma, per_class)
-        importance = _importance(y, weight, kept)
-        if importance is not None:
-            rows = importance * rows
-        if kept is not None:
-            rows = torch.where(kept, rows, 0)  # whatever the logits of an ignored row are
-        if smoothing:
-            even = z.new_full((1, 1), 1 / c).expand_as(z)
-            spread = _soft_rows(z, even, gamma, weight, per_class)
-            rows = (1 - smoothing) * rows + smoothing * (
-                spread if kept is None else torch.where(kept, spread, 0)
+    if weight is not None:
+        if weight.shape != (c,):
+            raise ValueError(
+                f"weight must have one number for each of the {c} classes, got shape {tuple(weight.shape)}"
             )
+        if weight.requires_grad:
+            raise ValueError("weight must not require a gradient, got a tensor that does")
+    z = logits if logits.dtype.itemsize >= 4 else logits.to(torch.float32)
+    if isinstance(gamma, (int, float)):
+        number, kind, gammas = check_number("gamma", gamma, low=0.0, rule="finite and >= 0"), OF_ALL, None
     else:
-        v = _rows(target.to(z.dtype), axis)
-        if smoothing:
-            v = (1 - smoothing) * v + smoothing / c
-        rows = _soft_rows(z, v, gamma, weight, per_class)
-        importance = None
-    if reduction == "none":
-        loss = rows.reshape(row_shape)
-    elif reduction == "sum":
-        loss = rows.sum()
-    else:
-        loss = rows.mean() if importance is None else rows.sum() / importance.sum()
-    return loss.to(_result_dtype(logits))
+        number, (kind, gammas) = 0.0, _gammas(gamma, z, dim)
+    if not isinstance(ignore_index, int):
+        ignore_index = _index(ignore_index)
+    options = Options(number, kind, ignore_index, smoothing, dim, hard)
+    return (z, target, gammas, weight), options
+
+
+def _index(ignore_index: object) -> int:
+    try:
+        return operator.index(ignore_index)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"ignore_index must be an integer, got {ignore_index!r}") from None
+
+
+def _gammas(gamma: Tensor | Sequence[float], z: Tensor, dim: int) -> tuple[int, Tensor]:
+    """Return whether gamma differs between rows or classes, and the tensor of it."""
+    if isinstance(gamma, Tensor):
+        _check_gamma_tensor(gamma)
+        rows = z.shape[:dim] + z.shape[dim + 1 :]
+        try:
+            gamma.broadcast_to(rows)
+        except RuntimeError:
+            raise ValueError(
+                f"gamma must broadcast to the rows {tuple(rows)}, got shape {tuple(gamma.shape)}"
+            ) from None
+        return OF_ROWS, gamma
+    if isinstance(gamma, (str, bytes)) or not isinstance(gamma, Sequence):
+        gamma = check_entries("gamma", gamma, "finite and >= 0", lambda v: v >= 0)  # type: ignore[assignment]
+    values = [check_number("gamma", g, low=0.0, rule="finite and >= 0") for g in gamma]
+    if len(values) != z.shape[dim]:
+        raise ValueError(
+            f"gamma must have one number for each of the {z.shape[dim]} classes, got {len(values)}"
+        )
+    return OF_CLASSES, z.new_tensor(values)
 
 
 def sigmoid_focal_loss(
@@ -176,27 +198,29 @@ def sigmoid_focal_loss(
         )
     z = logits.to(_working_dtype(logits))
     y = target.to(z.dtype)
-    if isinstance(spec.gamma, float) and isinstance(spec.alpha, float | None) and is_real_tensor(z):
-        of_one, of_zero = (1.0, 1.0) if spec.alpha is None else (spec.alpha, 1 - spec.alpha)
-        if spec.label_smoothing:
-            y = (1 - spec.label_smoothing) * y + spec.label_smoothing / 2
-        bare = SigmoidFocal(spec.gamma, spec.alpha)
-        add_up = reduction != "none"
+    if spec.label_smoothing:
+        y = (1 - spec.label_smoothing) * y + spec.label_smoothing / 2
+    of_one = 1.0 if spec.alpha is None else spec.alpha
+    of_zero = 1.0 if spec.alpha is None else _minus(spec.alpha)
+    numbers = Binary(*(_of_classes(x, z) for x in (spec.gamma, of_one, of_zero)))
+    return dispatch.sigmoid_loss(z, y, numbers, reduction).to(_result_dtype(logits))
 
-        def plain(z: Tensor, y: Tensor) -> Tensor:
-            return bare.loss(z.reshape(-1), y.reshape(-1)).sum() if add_up else _any_shape(bare, z, y)
 
-        numbers = Binary(spec.gamma, of_one, of_zero)
-        if fits(z) and fits(y):
-            loss = _apply(BinaryFocalKernel, z, y, numbers, "sum" if add_up else "none", plain)
-        else:
-            loss = _apply(BinaryFocal, z, y, numbers, add_up, plain)
-    else:
-        loss = _any_shape(spec, z, y)
-        loss = loss if reduction == "none" else loss.sum()
-    if reduction == "mean":
-        loss = loss / logits.numel()
-    return loss.to(_result_dtype(logits))
+def _minus(alpha: float | tuple[float, ...]) -> float | tuple[float, ...]:
+    return tuple(1 - a for a in alpha) if isinstance(alpha, tuple) else 1 - alpha
+
+
+def _of_classes(value: float | tuple[float, ...], z: Tensor) -> float | Tensor:
+    """Return a number, or numbers for the classes as a tensor that broadcasts to the logits."""
+    if isinstance(value, float):
+        return value
+    axis = class_axis(z)
+    if z.ndim == 0 or z.shape[axis] != len(value):
+        raise ValueError(
+            f"gamma and alpha must have one number for each of the {z.shape[axis] if z.ndim else 0} classes, "
+            f"got {len(value)}"
+        )
+    return z.new_tensor(value).view([-1] + [1] * (z.ndim - axis - 1))
 
 
 class _Loss(nn.Module):
@@ -249,7 +273,10 @@ class FocalLoss(_Loss):
         else:
             self.gamma = check_entries("gamma", gamma, "finite and >= 0", lambda v: v >= 0)
         if weight is not None:
-            weight = torch.as_tensor(weight, dtype=torch.get_default_dtype())
+            if not isinstance(weight, Tensor):
+                weight = torch.tensor(weight, dtype=torch.get_default_dtype())
+            if weight.requires_grad:
+                raise ValueError("weight must not require a gradient, got a tensor that does")
             if weight.ndim != 1 or not bool(((weight >= 0) & weight.isfinite()).all()):
                 raise ValueError(f"weight must hold one finite number >= 0 a class, got {weight.tolist()}")
         self.register_buffer("weight", weight)
@@ -371,91 +398,15 @@ def check_reduction(reduction: str) -> None:
         raise ValueError(f"reduction must be one of {', '.join(REDUCTIONS)}, got {reduction!r}")
 
 
-def _rows(x: Tensor, axis: int) -> Tensor:
-    """Return x as rows of classes (n, C); a batch of them is passed as it is, since each view is a call."""
-    return x if x.ndim == 2 else x.movedim(axis, -1).reshape(-1, x.shape[axis])
-
-
-def _gamma(gamma: Gamma, z: Tensor, row_shape: torch.Size) -> tuple[bool, float | Tensor]:
-    """Return whether gamma is one a class, and gamma as a number, (C,), or one a row (n,)."""
-    if isinstance(gamma, Tensor):
-        _check_gamma_tensor(gamma)
-        try:
-            return False, gamma.to(z.dtype).broadcast_to(row_shape).reshape(-1)
-        except RuntimeError:
-            raise ValueError(
-                f"gamma must broadcast to the rows {tuple(row_shape)}, got shape {tuple(gamma.shape)}"
-            ) from None
-    checked = check_entries("gamma", gamma, "finite and >= 0", lambda v: v >= 0)
-    if isinstance(checked, float):
-        return False, checked
-    if len(checked) != z.shape[1]:
-        raise ValueError(
-            f"gamma must have one number for each of the {z.shape[1]} classes, got {len(checked)}"
-        )
-    return True, z.new_tensor(checked)
-
-
-def _kept(y: Tensor, ignore_index: int) -> Tensor | None:
-    """Return which rows count, or None where it can be seen that all do: then nothing need be kept of it."""
-    kept = y != ignore_index
-    return None if kept.device.type == "cpu" and is_real_tensor(kept) and bool(kept.all()) else kept
-
-
-def _importance(y: Tensor, weight: Tensor | None, kept: Tensor | None) -> Tensor | None:
-    if weight is None:
-        return kept
-    return weight[y] if kept is None else weight[y] * kept
-
-
 def _check_gamma_tensor(gamma: Tensor) -> None:
     if gamma.requires_grad:
         raise ValueError("gamma must not require a gradient, got a tensor that does")
     if (
         gamma.device.type == "cpu"
-        and is_real_tensor(gamma)
+        and is_plain_tensor(gamma)
         and not bool(((gamma >= 0) & gamma.isfinite()).all())
     ):
         raise ValueError("gamma must be finite and >= 0, got a tensor with other values")
-
-
-def _hard_rows(z: Tensor, y: Tensor, gamma: float | Tensor, per_class: bool) -> Tensor:
-    """Return the loss of every row of (n, C) logits for class indices."""
-    of_row = gamma[y] if per_class and isinstance(gamma, Tensor) else gamma
-    column = of_row if isinstance(of_row, float) else of_row.unsqueeze(1)
-
-    def plain(z: Tensor) -> Tensor:
-        loss: Tensor = focal_terms(z, y, column, 1)
-        return loss
-
-    if fits(z) and fits(y, torch.int64):
-        return _apply(HardFocalKernel, z, y, of_row, None, "none", plain)
-    return _apply(HardFocal, z, y.unsqueeze(1), of_row, plain) if is_real_tensor(z) else plain(z)
-
-
-def _soft_rows(z: Tensor, v: Tensor, gamma: float | Tensor, weight: Tensor | None, per_class: bool) -> Tensor:
-    """Return the loss of every row of (n, C) logits for distributions."""
-    if isinstance(gamma, Tensor):
-        gamma = gamma.unsqueeze(0 if per_class else 1)
-    row = None if weight is None else weight.unsqueeze(0)
-
-    def plain(z: Tensor, v: Tensor) -> Tensor:
-        loss: Tensor = focal_terms(z, v, gamma, 1, 1.0 if row is None else row)
-        return loss
-
-    if isinstance(gamma, float) and row is None and fits(z) and fits(v):
-        return _apply(SoftFocalKernel, z, v, gamma, "none", plain)
-    return _apply(SoftFocal, z, v, gamma, row, plain) if is_real_tensor(z) else plain(z, v)
-
-
-def _apply(function: type[torch.autograd.Function], *args: object) -> Tensor:
-    result: Tensor = function.apply(*args)  # type: ignore[no-untyped-call]
-    return result
-
-
-def _any_shape(spec: SigmoidFocal, z: Tensor, y: Tensor) -> Tensor:
-    loss: Tensor = spec.loss(z, y, axis=class_axis(z)) if z.ndim else spec.loss(z[None], y[None])[0]
-    return loss
 
 
 def _working_dtype(x: Tensor) -> torch.dtype:

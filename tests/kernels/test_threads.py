@@ -10,18 +10,17 @@ import sys
 import threading
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from kernel_problems import problem, value_and_gradient
 
-from refocal.torch import _fast, _team, focal_loss, sigmoid_focal_loss
+from refocal.torch import dispatch, focal_loss, sigmoid_focal_loss
 
-entries = pytest.importorskip("refocal.torch._entries")
-numba = pytest.importorskip("numba")
+machine = pytest.importorskip("refocal.kernels.machine")
 
-
-needs_openmp = pytest.mark.skipif(_team.openmp() is None, reason="PyTorch has no OpenMP library of GNU here")
+needs_openmp = pytest.mark.skipif(
+    machine.openmp(dispatch.FOLDER) is None, reason="PyTorch has no OpenMP library of GNU here"
+)
 kinds = pytest.mark.parametrize("kind", [pytest.param("openmp", marks=needs_openmp), "python"])
 
 
@@ -32,10 +31,9 @@ def output_of(code, *arguments):
 
 def share_all(monkeypatch, kind):
     """Let threads of this kind share every batch."""
-    monkeypatch.setattr(_fast, "SOME", 1)
-    monkeypatch.setattr(_fast, "MANY", 1)
+    monkeypatch.setattr(machine, "ENOUGH", 1)
     if kind == "python":
-        monkeypatch.setattr(_team, "openmp", lambda: None)
+        monkeypatch.setattr(machine, "openmp", lambda folder: None)
 
 
 @kinds
@@ -60,50 +58,56 @@ def test_threads_share_the_rows(threads, kind, monkeypatch):
         focal_loss(z, y, 2.0)
 
 
-def test_parts_stop_after_an_error_and_memory_outlives_the_caller(monkeypatch):
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    started, go, done = [], threading.Event(), []
+def test_no_part_is_started_after_an_error_and_memory_outlives_the_caller(monkeypatch):
+    started, go, done = threading.Event(), threading.Event(), []
 
     class Owner:
         def __del__(self):
             done.append("freed")
 
-    def work(scratch, i):
-        started.append(i)
+    def region(address):
+        record = (ctypes.c_int64 * 1).from_address(address)
         if threading.current_thread() is threading.main_thread():
+            started.wait(10)
             raise KeyboardInterrupt
+        started.set()
         go.wait(10)
-        done.append("written")
-        return 0
+        done.append(record[0])
 
+    # A function of Python in place of machine code; ctypes would print the exception and go on.
+    monkeypatch.setattr(
+        machine.ctypes, "CFUNCTYPE", lambda *_: lambda address: lambda r: region(ctypes.addressof(r))
+    )
     waits = []
 
     def interrupted(futures):
         waits.append(futures)
         raise KeyboardInterrupt  # a second Ctrl-C
 
-    monkeypatch.setattr(_fast, "wait", interrupted)
+    monkeypatch.setattr(machine, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        _fast._together(work, torch.zeros(1, 2), [(i,) for i in range(100)], Owner())
-    assert len(started) <= 2
+        machine.in_python_threads(0, (ctypes.c_char * 8)(), 2, Owner())
+    assert done == []
     go.set()
     for future in waits[0]:
         future.result(10)
+    waits.clear()
     gc.collect()
-    assert done in (["written", "freed"], ["freed"])
+    assert done == [machine.NONE_LEFT, "freed"]
 
 
 LATE = """
 import sys, threading, torch
-from refocal.torch import _fast, _team, focal_loss
-_fast.SOME = _fast.MANY = 1
-if "python" in sys.argv: _team.openmp = lambda: None
+from refocal.kernels import machine
+from refocal.torch import dispatch, focal_loss
+machine.ENOUGH = 1
+if "python" in sys.argv: machine.openmp = lambda folder: None
 torch.set_num_threads(2)
 z, y = torch.randn(100, 40), torch.zeros(100, dtype=torch.long)
 focal_loss(z, y)
 def late():
     threading.main_thread().join()
-    print(float(focal_loss(z, y)) > 0, "python" in sys.argv or _team.openmp() is not None)
+    print(float(focal_loss(z, y)) > 0, "python" in sys.argv or machine.openmp(dispatch.FOLDER) is not None)
 threading.Thread(target=late).start()
 """
 
@@ -138,14 +142,16 @@ def test_many_threads_of_the_user(kind, monkeypatch):
 
 FORK = """
 import os, torch
-from refocal.torch import _fast, _team, focal_loss
-_fast.SOME = _fast.MANY = 1
+from refocal.kernels import machine
+from refocal.torch import dispatch, focal_loss
+machine.ENOUGH = 1
 torch.set_num_threads(2)
 z, y = torch.randn(100, 40), torch.zeros(100, dtype=torch.long)
 expected = focal_loss(z, y)
 child = os.fork()
 if child == 0:
-    os._exit(0 if torch.allclose(focal_loss(z, y), expected, rtol=1e-6) and not _team.openmp() else 1)
+    same = torch.allclose(focal_loss(z, y), expected, rtol=1e-6)
+    os._exit(0 if same and not machine.openmp(dispatch.FOLDER) else 1)
 print(os.waitpid(child, 0)[1])
 """
 
@@ -155,9 +161,10 @@ torch.set_num_threads(2)
 torch.randn(1000, 1000).exp().sum()
 child = os.fork()
 if child == 0:
-    from refocal.torch import _team, focal_loss
+    from refocal.kernels import machine
+    from refocal.torch import dispatch, focal_loss
     focal_loss(torch.randn(4096, 100), torch.zeros(4096, dtype=torch.long))  # waits for ever in OpenMP
-    os._exit(1 if _team.openmp() else 0)
+    os._exit(1 if machine.openmp(dispatch.FOLDER) else 0)
 print(os.waitpid(child, 0)[1])
 """
 
@@ -170,12 +177,14 @@ def test_a_forked_process_has_threads_of_its_own(code):
 
 LIMITED = """
 import torch
-from refocal.torch import _fast, _team, focal_loss
+from refocal.kernels import machine
+from refocal.torch import dispatch, focal_loss
 torch.set_num_threads(3)
 z, y = torch.randn(100, 40), torch.zeros(100, dtype=torch.long)
 expected = focal_loss(z, y)
-_fast.SOME = 1
-print(torch.allclose(focal_loss(z, y), expected, rtol=1e-6, atol=0), _team.openmp() is not None)
+machine.ENOUGH = 1
+same = torch.allclose(focal_loss(z, y), expected, rtol=1e-6, atol=0)
+print(same, machine.openmp(dispatch.FOLDER) is not None)
 """
 
 
@@ -187,46 +196,78 @@ def test_fewer_threads_than_asked_for(limit, monkeypatch):
 
 
 @needs_openmp
-@pytest.mark.parametrize("count", [1, 2, 7])
-def test_a_team_gives_every_part_its_arguments(count):
-    @entries.kernel("nxsn")
-    def put(n, x, to_, i):
-        numba.carray(to_, i + 1)[i] = x / n
-        return 10 * i
-
-    to = np.zeros(count)
-    parts = [(i + 1, -0.5 * i, to.ctypes.data, i) for i in range(count)]
-    assert _team.run(put(), parts) == [10 * i for i in range(count)]
-    np.testing.assert_array_equal(to, [-0.5 * i / (i + 1) for i in range(count)])
+@pytest.mark.parametrize("switch, found", [("openmp", True), ("python", False)])
+def test_the_switch(switch, found, monkeypatch):
+    monkeypatch.setenv("REFOCAL_THREADS", switch)
+    code = "from refocal.torch import dispatch; from refocal.kernels import machine\n"
+    assert output_of(code + "print(machine.openmp(dispatch.FOLDER) is not None)") == f"{found}\n"
 
 
-@needs_openmp
-def test_the_team_is_found_before_any_kernel():
-    code = "from refocal.torch import _team; print(_team.openmp() is not None)"
-    assert output_of(code) == "True\n"
-
-
-@pytest.fixture
-def look_again():
-    """Let `openmp` look anew, now and after the test."""
-    _team.openmp.cache_clear()
-    _team.share.cache_clear()
-    yield
-    _team.openmp.cache_clear()
-    _team.share.cache_clear()
+def test_a_switch_that_does_not_exist(monkeypatch):
+    monkeypatch.setenv("REFOCAL_THREADS", "many")
+    machine.openmp.cache_clear()
+    with pytest.raises(ValueError, match=r"^REFOCAL_THREADS must be 'openmp' or 'python', got 'many'$"):
+        machine.openmp(dispatch.FOLDER)
 
 
 @needs_openmp
-def test_no_team_of_a_library_that_torch_does_not_use(look_again, monkeypatch):
+def test_no_team_of_a_library_that_torch_does_not_use(monkeypatch):
+    machine.openmp.cache_clear()
     open_library = ctypes.CDLL
     other = SimpleNamespace(GOMP_parallel=ctypes.CFUNCTYPE(None)(lambda: None))
     monkeypatch.setattr(ctypes, "CDLL", lambda name, **how: open_library(name, **how) if name else other)
-    assert _team.openmp() is None
+    try:
+        assert machine.openmp(dispatch.FOLDER) is None
+    finally:
+        machine.openmp.cache_clear()
 
 
-@needs_openmp
-def test_no_team_with_an_old_llvm(look_again, monkeypatch):
-    from llvmlite import binding
+STEPS = """
+import resource, torch
+from refocal.torch import focal_loss, sigmoid_focal_loss
+z = torch.randn(512, 40, requires_grad=True)
+y, v = torch.randint(40, (512,)), torch.rand(512, 40).softmax(1)
+losses = [
+    lambda: focal_loss(z, y),
+    lambda: focal_loss(z, v),
+    lambda: sigmoid_focal_loss(z, v),
+    lambda: focal_loss(z, y, 1.5, label_smoothing=0.1),
+]
+def steps(n):
+    for i in range(n):
+        torch.autograd.grad(losses[i % 4](), z)
+steps(2000)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+steps(20_000)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
 
-    monkeypatch.setattr(binding, "llvm_version_info", (15, 0, 7))
-    assert _team.openmp() is None
+
+@pytest.mark.slow
+def test_memory_does_not_grow_in_twenty_thousand_steps():
+    assert int(output_of(STEPS)) < 4096  # KiB
+
+
+COMPILING = """
+import os, sys, torch
+from refocal.torch import focal_loss
+z, y = torch.tensor([[2.0, 0.0], [0.0, 0.0]]), torch.tensor([0, 1])
+print(round(float(focal_loss(z, y)), 4))
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_compile_at_once_and_a_cache_that_cannot_be_used(tmp_path):
+    def started(folder):
+        variables = os.environ | {"NUMBA_CACHE_DIR": str(folder)}
+        return subprocess.Popen(
+            [sys.executable, "-c", COMPILING], env=variables, stdout=-1, stderr=-1, text=True
+        )
+
+    pairs = [started(tmp_path / "shared") for _ in range(2)]
+    assert [process.communicate(timeout=300) for process in pairs] == [("0.0875\n", "")] * 2
+    for file in (tmp_path / "shared").rglob("*.nb?"):
+        file.write_bytes(b"damaged")
+    (tmp_path / "file").write_text("in the way")
+    for folder in (tmp_path / "shared", tmp_path / "file"):
+        assert started(folder).communicate(timeout=300) == ("0.0875\n", "")

@@ -1,21 +1,16 @@
-"""How kernels are compiled, and their functions of single numbers: exponentials and logarithms.
+"""Functions of single numbers and of runs of numbers, as kernels call them: exponentials, logarithms, sums.
 
 The functions can be vectorised. They are polynomials, right to about 2e-7 of the result, made so that nothing
 cancels where it matters: 1 - e^x next to x = 0, log(1 + x) next to 0. NaN stays NaN.
-
-Numba keeps compiled code until the file of the kernel changes: after a change here, touch ``_kernels.py``.
 """
 
 from __future__ import annotations
 
-import ctypes
-import functools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import cfunc, njit, types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -30,6 +25,9 @@ SHIFT = F(3 << 22)
 
 I32, F32 = ir.IntType(32), ir.FloatType()
 
+SOME = 4096
+"""Entries worked on at a time: they stay in the cache, and sums of so many may be in single precision."""
+
 exactly = njit(error_model="numpy", fastmath={"contract"})
 """Rounding as written, but a product may be fused with a sum."""
 
@@ -38,43 +36,6 @@ entry = njit(error_model="numpy", fastmath={"contract"}, forceinline=True)
 
 in_any_order = njit(error_model="numpy", fastmath={"contract", "reassoc"})
 """For sums over a row, which are vectorised only if their order is free."""
-
-
-DONE = -1
-"""What a kernel returns; otherwise the number of a row + 1, for a bad label."""
-
-LETTERS = {
-    "z": (types.CPointer(types.float32), ctypes.c_void_p),
-    "y": (types.CPointer(types.int64), ctypes.c_void_p),
-    "s": (types.CPointer(types.float64), ctypes.c_void_p),
-    "n": (types.int64, ctypes.c_int64),
-    "x": (types.float64, ctypes.c_double),
-}
-"""The kinds of arguments: an address of float32, int64 or float64 numbers, an integer, a float."""
-
-_alive: list[Any] = []
-"""What owns the machine code."""
-
-
-def kernel(letters: str) -> Callable[[Any], Callable[[], Callable[..., int]]]:
-    """Decorate a function with the `LETTERS` of its arguments: call it for the machine code."""
-
-    def decorate(function: Any) -> Callable[[], Callable[..., int]]:
-        @functools.cache
-        def get() -> Callable[..., int]:
-            signature = types.int64(*(LETTERS[letter][0] for letter in letters))
-            try:
-                code = cfunc(signature, error_model="numpy", cache=True)(function)
-            except Exception:  # no folder to keep it in, no room, or what is kept is damaged
-                code = cfunc(signature, error_model="numpy")(function)
-            _alive.append(code)
-            kind = ctypes.CFUNCTYPE(ctypes.c_int64, *(LETTERS[letter][1] for letter in letters))
-            call: Callable[..., int] = kind(code.address)
-            return call
-
-        return get
-
-    return decorate
 
 
 @intrinsic
@@ -191,13 +152,94 @@ def neg_log_miss(q, miss):
     return of_large if q < miss else of_small
 
 
-@entry
-def whole_power(x, neg_log_x, odd, two, rest):
-    """Return x^(odd + two) for x in [0, 1], with odd in {0, 1} and two in {0, 2}."""
-    return (x if odd else ONE) * (x * x if two else ONE)
+# Runs of numbers
+
+
+@exactly
+def largest(x):
+    """Return the largest number."""
+    result = x[0]
+    for j in range(x.size):
+        result = larger(result, x[j])
+    return result
+
+
+@exactly
+def subtract(x, shift, result):
+    """Fill result with x - shift."""
+    for j in range(x.size):
+        result[j] = x[j] - shift
+
+
+@exactly
+def multiply(x, by):
+    """Multiply by a number, in place."""
+    for j in range(x.size):
+        x[j] *= by
+
+
+@exactly
+def exps(x, result):
+    """Fill result, which must be another array: a loop over two that overlap is not vectorised."""
+    wide()
+    for j in range(x.size):
+        result[j] = exp(x[j])
+
+
+@exactly
+def exps_in_place(x):
+    """Replace every number by its exponential."""
+    wide()
+    for j in range(x.size):
+        x[j] = exp(x[j])
+
+
+@in_any_order
+def sum_of_some(x):
+    """Return a sum in single precision."""
+    result = ZERO
+    for j in range(x.size):
+        result += x[j]
+    return result
+
+
+@exactly
+def _sum_of_many(x):
+    result = 0.0
+    for start in range(0, x.size, SOME):
+        result += np.float64(sum_of_some(x[start : start + SOME]))
+    return result
 
 
 @entry
-def any_power(x, neg_log_x, odd, two, rest):
-    """Return x^(odd + two + rest)."""
-    return whole_power(x, neg_log_x, odd, two, rest) * exp(-rest * neg_log_x)
+def sum_of(x):
+    """Return a sum."""
+    return _sum_of_many(x) if x.size > SOME else np.float64(sum_of_some(x))
+
+
+@in_any_order
+def _rest_of_some(exponentials):
+    result, ties = ZERO, ZERO
+    for j in range(exponentials.size):
+        result += exponentials[j] if exponentials[j] != ONE else ZERO
+        ties += ZERO if exponentials[j] != ONE else ONE
+    return result, ties
+
+
+@exactly
+def _rest_of_many(exponentials):
+    result, ties = 0.0, -1.0
+    for start in range(0, exponentials.size, SOME):
+        some, more = _rest_of_some(exponentials[start : start + SOME])
+        result += np.float64(some)
+        ties += np.float64(more)
+    return result + ties
+
+
+@entry
+def rest_of(exponentials):
+    """Return the sum of exp(z - largest) of a row without one of the largest: small ones lose no digits."""
+    if exponentials.size > SOME:
+        return _rest_of_many(exponentials)
+    some, more = _rest_of_some(exponentials)
+    return np.float64(some) + (np.float64(more) - 1.0)

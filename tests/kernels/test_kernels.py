@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import functools
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import mpmath
 import numpy as np
 import pytest
 import torch
 from kernel_problems import problem, value_and_gradient
+from numba import carray
 
-from refocal.torch import FocalLoss, _fast, focal_loss, sigmoid_focal_loss
+from refocal.torch import FocalLoss, dispatch, focal_loss, sigmoid_focal_loss, which_form
 
-entries = pytest.importorskip("refocal.torch._entries")
+entries = pytest.importorskip("refocal.kernels.entries")
+machine = pytest.importorskip("refocal.kernels.machine")
 
 GAMMAS = [0.0, 0.3, 1.0, 2.0, 2.5, 3.0, 5.0]
 
@@ -54,8 +58,13 @@ def assert_as_in_double(loss, z, v, gamma, tolerance):
 def used(monkeypatch):
     """Return a list that grows with the name of each kernel that is used."""
     names = []
-    the = _fast._the
-    monkeypatch.setattr(_fast, "_the", lambda name: names.append(name) or the(name))
+    run = dispatch._run
+
+    def spy(name, what, *rest):
+        names.append(f"{name}_{what}")
+        return run(name, what, *rest)
+
+    monkeypatch.setattr(dispatch, "_run", spy)
     return names
 
 
@@ -104,7 +113,7 @@ def test_integers(n, c, gamma, monkeypatch):
         tolerance = 1e-6 * (1 + gamma) if scale <= 3 else 6e-6 * (1 + gamma)
         v = torch.nn.functional.one_hot(y, c)
         assert_as_in_double(functools.partial(focal_loss, target=y, gamma=gamma), z, v, gamma, tolerance)
-    assert set(names) == {"hard_rows", "hard_gradient"}
+    assert set(names) == {"hard_losses", "hard_gradient"}
 
 
 @pytest.mark.parametrize("gamma", GAMMAS)
@@ -117,7 +126,7 @@ def test_distributions(n, c, gamma, monkeypatch):
         tolerance = 2e-6 * (1 + gamma) if scale <= 3 else 1e-5 * (1 + gamma)
         for v in (soft, torch.nn.functional.one_hot(y, c).float()):
             assert_as_in_double(functools.partial(focal_loss, target=v, gamma=gamma), z, v, gamma, tolerance)
-    assert set(names) == {"soft_rows", "soft_gradient"}
+    assert set(names) == {"soft_losses", "soft_gradient"}
 
 
 @pytest.mark.parametrize("gamma", GAMMAS)
@@ -144,7 +153,7 @@ def test_sigmoid(gamma, alpha, monkeypatch):
                 value, same = value_and_gradient(lambda z, f=loss, r=reduction: f(z, reduction=r), z)
                 torch.testing.assert_close(value, (one + zero).sum() / by, rtol=tolerance, atol=1e-36)
                 torch.testing.assert_close(same, gradient / by, rtol=1e-6, atol=1e-36)
-    assert set(names) == {"binary_rows", "binary_gradient"}
+    assert set(names) == {"sigmoid_losses", "sigmoid_gradient"}
 
 
 def test_rows_with_nan_and_masked_classes():
@@ -262,7 +271,7 @@ def test_one_gamma_a_row_or_a_class(monkeypatch):
             exact, exact_gradient, _ = reference(z[i : i + 1], v, float(of_row[i]))
             torch.testing.assert_close(loss[i], exact[0], rtol=1e-5, atol=0)
             torch.testing.assert_close(gradient[i], exact_gradient[0], rtol=1e-5, atol=1e-9)
-    assert set(names) == {"hard_rows", "hard_gradient"}
+    assert set(names) == {"hard_losses", "hard_gradient"}
 
 
 def test_a_sum_beyond_single_precision():
@@ -282,22 +291,6 @@ def test_a_long_row_adds_up_in_double():
     torch.testing.assert_close(total, torch.tensor(c * 0.5**2.5 * np.log(2)), rtol=2e-6, atol=0)
 
 
-@pytest.mark.parametrize("index", [2**64, 2**64 + 1, 1.0, None, "a", np.int64(1), True, torch.tensor(1)])
-def test_strange_indices_to_ignore_are_as_without_kernels(index, monkeypatch):
-    def outcome():
-        try:
-            return float(
-                focal_loss(torch.arange(6.0).view(2, 3), torch.tensor([0, 1]), 2.0, ignore_index=index)
-            )
-        except Exception as error:
-            return type(error)
-
-    with_kernels = outcome()
-    monkeypatch.setattr(_fast, "kernels", lambda: None)
-    without = outcome()
-    assert with_kernels == (pytest.approx(without, rel=1e-5) if isinstance(without, float) else without)
-
-
 def test_tracers_and_transforms_see_the_operations():
     from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -314,14 +307,31 @@ def test_a_damaged_cache_is_not_used(monkeypatch):
             raise EOFError("Ran out of input")
         return cfunc(*args, **options)
 
-    cfunc = entries.cfunc
-    monkeypatch.setattr(entries, "cfunc", fails_with_cache)
+    cfunc = machine.cfunc
+    monkeypatch.setattr(machine, "cfunc", fails_with_cache)
+    to = np.zeros(3)
+    put(3, 3, 1, None, to, 0.5, to.ctypes.data)
+    assert to.tolist() == [0.5, 1.5, 2.5]
 
-    @entries.kernel("nx")
-    def answer(n, x):
-        return n + 1
 
-    assert answer()(41, 0.5) == 42
+@machine.kernel(x=machine.REAL, to=machine.INT)
+def put(record):
+    a = carray(record, 1)[0]
+    to = carray(machine.doubles(a.to), a.count)
+    part, first, last = machine.next_part(record, a.parts, a.count)
+    while part < a.parts:
+        for i in range(first, last):
+            to[i] = i + a.x
+        part, first, last = machine.next_part(record, a.parts, a.count)
+
+
+def test_code_is_kept_under_the_hash_of_all_sources():
+    from refocal.kernels import softmax
+
+    softmax.hard_losses.code  # noqa: B018
+    assert softmax.hard_losses.function.__qualname__ == f"hard_losses_{machine.SOURCES}"
+    kept = list(Path(softmax.__file__).parent.glob(f"__pycache__/*{machine.SOURCES}*.nbi"))
+    assert kept or os.environ.get("NUMBA_CACHE_DIR")
 
 
 def test_the_defaults_of_torch_do_not_matter():
@@ -344,14 +354,56 @@ class Wrapped(torch.Tensor):
     pass
 
 
-def test_what_a_kernel_cannot_read():
+def test_what_machine_code_is_not_used_for():
     z, y, _ = problem(4, 6, 1.0)
-    assert all([_fast.fits(z), _fast.fits(y, torch.int64), _fast.fits(torch.nn.Parameter(z))])
-    for x in (z.double(), z.t(), z[:, ::2], z[:0], z.to_sparse(), z.to("meta"), z.as_subclass(Wrapped), y):
-        assert not _fast.fits(x)
-    assert not _fast.fits(y.int(), torch.int64)
-    for logits, target in ((z.t().contiguous().t(), y), (z, y.int()), (z.as_subclass(Wrapped), y)):
-        torch.testing.assert_close(focal_loss(logits, target, 2.0), focal_loss(z, y, 2.0))
+    assert which_form(z, y) == which_form(torch.nn.Parameter(z), y) == "kernel"
+    assert which_form(z.double(), y) == which_form(z[:0], y[:0]) == "eager"
+    for x in (z.to_sparse(), z.to("meta"), z.as_subclass(Wrapped)):
+        assert which_form(x, y) == "formula"
+    for logits, target in ((z, y.int()), (z.as_subclass(Wrapped), y), (z.double(), y)):
+        torch.testing.assert_close(focal_loss(logits, target, 2.0).float(), focal_loss(z, y, 2.0))
+
+
+LAYOUTS = {
+    "transposed": lambda x: x.transpose(0, -1).contiguous().transpose(0, -1),
+    "classes last": lambda x: x.movedim(1, -1).contiguous().movedim(-1, 1),
+    "every other": lambda x: x.repeat_interleave(2, -1)[..., ::2],
+    "expanded": lambda x: x[:1].expand_as(x),
+    "reversed axes": lambda x: (
+        x.permute(*reversed(range(x.ndim))).contiguous().permute(*reversed(range(x.ndim)))
+    ),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
+@pytest.mark.parametrize(
+    "shape", [(9, 7), (1, 7), (5, 7, 3), (1, 7, 4, 6), (2, 7, 4, 6), (3, 5000), (2, 5000, 3)]
+)
+def test_every_layout_of_logits_and_targets(layout, shape, monkeypatch):
+    names = used(monkeypatch)
+    g = torch.Generator().manual_seed(0)
+    plain = torch.randn(shape, generator=g) * 3
+    y = torch.randint(shape[1], (shape[0], *shape[2:]), generator=g)
+    v = layout(torch.rand(shape, generator=g).mul(4).softmax(1))
+    z = layout(plain)
+    for target in (y, layout(y.unsqueeze(1)).squeeze(1), v):
+        for loss in (
+            lambda z, t=target: focal_loss(z, t, 2.0, reduction="none"),
+            lambda z, t=target: focal_loss(z, t, 1.5, label_smoothing=0.1),
+        ):
+            x = z.detach().requires_grad_()
+            (gradient,) = torch.autograd.grad(loss(x).sum(), x)
+            expected, expected_gradient = value_and_gradient(loss, z.contiguous())
+            torch.testing.assert_close(loss(z).double(), expected, rtol=1e-6, atol=1e-12)
+            torch.testing.assert_close(gradient.double(), expected_gradient, rtol=1e-6, atol=1e-12)
+    x = z.detach().requires_grad_()
+    for reduction in ("none", "mean"):
+        (gradient,) = torch.autograd.grad(sigmoid_focal_loss(x, v, reduction=reduction).sum(), x)
+        expected = value_and_gradient(
+            lambda z, r=reduction: sigmoid_focal_loss(z, v, reduction=r), z.contiguous()
+        )
+        torch.testing.assert_close(gradient.double(), expected[1], rtol=1e-6, atol=1e-12)
+    assert len(set(names)) == 6
 
 
 def test_the_gradient_by_the_targets():
@@ -398,23 +450,49 @@ WITHOUT = """
 import sys
 if "broken" in sys.argv: sys.modules["numba"] = None
 import torch
-from refocal.torch import _fast, focal_loss
-z = torch.tensor([[2.0, 0.0], [0.0, 0.0]])
-print(_fast.kernels(), round(float(focal_loss(z, torch.tensor([0, 1]))), 4))
+from refocal.torch import focal_loss, which_form
+z, y = torch.tensor([[2.0, 0.0], [0.0, 0.0]]), torch.tensor([0, 1])
+print(which_form(z, y), round(float(focal_loss(z, y)), 4))
 """
 
 
-@pytest.mark.parametrize("args, variables", [(["broken"], {}), ([], {"NUMBA_DISABLE_JIT": "1"})])
+@pytest.mark.parametrize(
+    "args, variables", [(["broken"], {}), ([], {"NUMBA_DISABLE_JIT": "1"}), ([], {"REFOCAL_KERNELS": "off"})]
+)
 def test_without_numba(args, variables, monkeypatch):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     command = [sys.executable, "-W", "error", "-c", WITHOUT, *args]
-    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "None 0.0875\n"
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "eager 0.0875\n"
+
+
+def test_numba_that_cannot_be_loaded_is_said_once(tmp_path):
+    (tmp_path / "llvmlite.py").write_text(
+        "raise ModuleNotFoundError('No module named llvmlite', name='llvmlite')"
+    )
+    code = "import torch; from refocal.torch import focal_loss; z = torch.zeros(1, 2)\n"
+    code += "for _ in range(2): print(round(float(focal_loss(z, torch.tensor([0]))), 4))"
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
+    )
+    assert run.stdout == "0.1733\n0.1733\n"
+    assert run.stderr.count("refocal goes without compiled kernels: No module named llvmlite") == 1
+
+
+def test_a_switch_that_does_not_exist(monkeypatch):
+    monkeypatch.setattr(dispatch, "_kernels", None)
+    monkeypatch.setenv("REFOCAL_KERNELS", "on")
+    with pytest.raises(ValueError, match=r"^REFOCAL_KERNELS must be 'cpu' or 'off', got 'on'$"):
+        focal_loss(torch.zeros(1, 2), torch.tensor([0]))
 
 
 def test_training_with_and_without_kernels_is_the_same(monkeypatch):
     def weights(kernels):
-        monkeypatch.setattr(_fast, "kernels", kernels)
+        monkeypatch.setattr(dispatch, "_kernels", kernels)
         torch.manual_seed(0)
         model = torch.nn.Linear(5, 3)
         optimizer = torch.optim.SGD(model.parameters(), 0.5)
@@ -425,4 +503,4 @@ def test_training_with_and_without_kernels_is_the_same(monkeypatch):
             optimizer.step()
         return model.weight.detach()
 
-    torch.testing.assert_close(weights(_fast.kernels), weights(lambda: None), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(weights(dispatch.kernels()), weights({}), rtol=1e-5, atol=1e-6)
