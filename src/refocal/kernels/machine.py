@@ -48,7 +48,7 @@ SOURCES = hashlib.sha256(
 NONE_LEFT = 1 << 62
 
 Team = Callable[[int, Any, int, object], None]
-"""Runs a region in threads: the address of machine code, its record, how many threads, the memory's owners."""
+"""Runs a region in threads: the address of machine code, its record, how many threads, the owners."""
 
 
 class Kernel:

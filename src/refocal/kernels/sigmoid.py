@@ -73,46 +73,39 @@ NUMBERS = {"z": INT, "y": INT, "odd": INT, "two": INT, "rest": REAL, "of_one": R
 """Logits and targets, gamma as odd + two + rest, and the weights of y = 1 and of y = 0."""
 
 
-@kernel(**NUMBERS, each=INT, loss=INT)
-def sigmoid_losses(record):
-    """Fill ``loss`` if ``each``; the sums are that of the losses and how many they are."""
+@kernel(gradient=INT, **NUMBERS, each=INT, each_at=INT, scale=REAL, result=INT)
+def sigmoid(record):
+    """The losses of binary problems, or their gradient by the logits, see `refocal.kernels.softmax.hard`."""
     a = carray(record, 1)[0]
-    z, y, loss = carray(floats(a.z), a.count), carray(floats(a.y), a.count), carray(floats(a.loss), a.count)
-    one, zero, odd, two, rest = F(a.of_one), F(a.of_zero), a.odd, a.two, F(a.rest)
-    sums, work = carray(doubles(a.sums), (a.parts, 3)), carray(stack(), SOME)
+    z, y, each = (
+        carray(floats(a.z), a.count),
+        carray(floats(a.y), a.count),
+        carray(floats(a.each_at), a.count),
+    )
+    result, sums = carray(floats(a.result), a.count), carray(doubles(a.sums), (a.parts, 3))
+    one, zero, odd, two, rest, by = F(a.of_one), F(a.of_zero), a.odd, a.two, F(a.rest), F(a.scale)
+    work = carray(stack(), SOME)
     part, first, last = next_part(record, a.parts, a.count)
     while part < a.parts:
         total = 0.0
         for i in range(first, last, SOME):
             j = min(i + SOME, last)
-            out = loss[i:j] if a.each else work[: j - i]
-            if rest:
-                _losses(z[i:j], y[i:j], odd, two, rest, one, zero, out)
+            if a.gradient:
+                out = result[i:j]
+                if rest:
+                    _slopes(z[i:j], y[i:j], odd, two, rest, one, zero, by, out)
+                else:
+                    _whole_slopes(z[i:j], y[i:j], odd, two, rest, one, zero, by, out)
+                if a.each:
+                    _multiply_each(out, each[i:j])
             else:
-                _whole_losses(z[i:j], y[i:j], odd, two, rest, one, zero, out)
-            total += np.float64(sum_of_some(out))
+                out = each[i:j] if a.each else work[: j - i]
+                if rest:
+                    _losses(z[i:j], y[i:j], odd, two, rest, one, zero, out)
+                else:
+                    _whole_losses(z[i:j], y[i:j], odd, two, rest, one, zero, out)
+                total += np.float64(sum_of_some(out))
         sums[part, 0], sums[part, 1] = total, last - first
-        part, first, last = next_part(record, a.parts, a.count)
-
-
-@kernel(**NUMBERS, scale=REAL, each=INT, grad=INT, result=INT)
-def sigmoid_gradient(record):
-    """Fill the gradient by the logits, times ``scale``, and times ``grad`` of each entry if ``each``."""
-    a = carray(record, 1)[0]
-    z, y = carray(floats(a.z), a.count), carray(floats(a.y), a.count)
-    grad, result = carray(floats(a.grad), a.count), carray(floats(a.result), a.count)
-    one, zero, odd, two, rest, by = F(a.of_one), F(a.of_zero), a.odd, a.two, F(a.rest), F(a.scale)
-    part, first, last = next_part(record, a.parts, a.count)
-    while part < a.parts:
-        for i in range(first, last, SOME):
-            j = min(i + SOME, last)
-            out = result[i:j]
-            if rest:
-                _slopes(z[i:j], y[i:j], odd, two, rest, one, zero, by, out)
-            else:
-                _whole_slopes(z[i:j], y[i:j], odd, two, rest, one, zero, by, out)
-            if a.each:
-                _multiply_each(out, grad[i:j])
         part, first, last = next_part(record, a.parts, a.count)
 
 

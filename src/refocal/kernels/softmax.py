@@ -13,25 +13,8 @@ import math
 import numpy as np
 from numba import carray
 
-from refocal.kernels.entries import (
-    ONE,
-    SOME,
-    ZERO,
-    F,
-    entry,
-    exactly,
-    exp,
-    exp_and_miss,
-    exps,
-    exps_in_place,
-    largest,
-    multiply,
-    neg_log_miss,
-    rest_of,
-    subtract,
-    sum_of,
-    wide,
-)
+from refocal.kernels import entries as e
+from refocal.kernels.entries import ONE, SOME, ZERO, F, entry, exactly, exp, exp_and_miss, neg_log_miss, wide
 from refocal.kernels.machine import BAD, INT, REAL, ROWS, doubles, floats, integers, kernel, next_part, stack
 
 LOWEST, INFINITE = F(np.finfo(F).min / 4), F(np.inf)
@@ -40,8 +23,28 @@ LOWEST, INFINITE = F(np.finfo(F).min / 4), F(np.inf)
 ENDLESS = 1 << 60
 """The size of an array of which only the address is known."""
 
-OF_ALL, OF_ROWS, OF_CLASSES = 0, 1, 2
-"""What gamma differs between: nothing, rows, classes."""
+OF_ALL, OF_ROWS = 0, 1
+"""What gamma differs between; otherwise it is classes."""
+
+LOGITS = {"gradient": INT, "c": INT, "z": ROWS}
+"""Whether the gradient is wanted or the losses, how many classes, and where the logits are."""
+
+GAMMA_AND_WEIGHTS = {
+    "gamma": REAL,
+    "kind": INT,
+    "gammas": INT,
+    "weighted": INT,
+    "weights": INT,
+    "ignore": INT,
+}
+"""gamma, or what it differs between and where its values are; weights of the classes; the label to ignore."""
+
+RESULTS = {"each": INT, "each_at": INT, "keep": INT, "kept": INT, "scale": REAL, "result": ROWS}
+"""For losses: whether and where each is wanted; whether and where to keep numbers for the gradient.
+
+For the gradient: whether and where each row has a factor of its own; the kept numbers; a factor for all;
+where the gradient goes.
+"""
 
 
 # Rows in any order of memory
@@ -74,6 +77,13 @@ def _gathered(x, outer, cls, inner, step, c, start, stop, run):
     return run[: (stop - start) * c]
 
 
+@exactly
+def _put_back(a, result, c, start, stop, run):
+    _copy_rows(
+        result, a.result_outer, a.result_class, a.result_inner, a.result_step, c, start, stop, run, False
+    )
+
+
 @entry
 def _memory(on_stack, size):
     """Return memory: on the stack, or for long rows on the heap, which costs little beside them."""
@@ -103,7 +113,7 @@ def _power(x, gamma):
 @entry
 def _numbers(z_k, exponentials, top, k, gamma):
     """Return the loss of a row, and for its gradient phi / sum of exponentials, and phi (1 - p)."""
-    rest = rest_of(exponentials)
+    rest = e.rest_of(exponentials)
     share = 1.0 / (1.0 + rest)
     # log1p in double precision, but faster, and exact enough for single
     log_sum = math.log(1.0 + rest) if rest > 1e-6 else rest - 0.5 * rest * rest
@@ -120,125 +130,76 @@ def _numbers(z_k, exponentials, top, k, gamma):
     return power * neg_log_p, phi * share, phi * miss
 
 
-@kernel(
-    c=INT, z=ROWS, y=INT, gamma=REAL, kind=INT, gammas=INT, weighted=INT, weights=INT,
-    ignore=INT, each=INT, loss=INT, keep=INT, kept=INT,
-)  # fmt: skip
-def hard_losses(record):
-    """Fill ``loss`` if ``each``, and three numbers for each row's gradient if ``keep``.
+@kernel(**LOGITS, y=INT, **GAMMA_AND_WEIGHTS, **RESULTS)
+def hard(record):
+    """The losses for labels y, or their gradient by the logits.
 
-    The three are the largest logit, phi / sum of exponentials, and phi (1 - p), both times the weight. The
-    sums are that of the losses and that of the weights, of the rows whose label is not ``ignore``.
+    Three numbers of each row can be kept for the gradient: the largest logit, phi / sum of exponentials, and
+    phi (1 - p), the last two times the weight. The sums are that of the losses and that of the weights, of
+    the rows whose label is not to be ignored.
     """
     a = carray(record, 1)[0]
-    c, ignore, each, keep, kind, weighted = a.c, a.ignore, a.each, a.keep, a.kind, a.weighted
-    z, y, loss = carray(floats(a.z), ENDLESS), carray(integers(a.y), a.count), carray(floats(a.loss), a.count)
-    kept, sums = carray(floats(a.kept), (a.count, 3)), carray(doubles(a.sums), (a.parts, 3))
+    c, keep, gradient, weighted = a.c, a.keep, a.gradient, a.weighted
+    z, y, each = (
+        carray(floats(a.z), ENDLESS),
+        carray(integers(a.y), a.count),
+        carray(floats(a.each_at), a.count),
+    )
+    result, kept = carray(floats(a.result), ENDLESS), carray(floats(a.kept), (a.count, 3))
     gammas, weights = carray(doubles(a.gammas), ENDLESS), carray(floats(a.weights), c)
+    sums = carray(doubles(a.sums), (a.parts, 3))
     run, work, tops = _memory(stack(), c), _memory(stack(), c), carray(stack(), SOME)
-    rows_at_a_time = max(1, SOME // c)
+    in_place = gradient and a.result_inner == 1 and a.result_outer == c and a.result_class == 1
+    step = max(1, SOME // c)
     part, first, last = next_part(record, a.parts, a.count)
     while part < a.parts:
         total, number = 0.0, 0.0
-        for start in range(first, last, rows_at_a_time):
-            stop = min(start + rows_at_a_time, last)
+        for start in range(first, last, step):
+            stop = min(start + step, last)
             x = _gathered(z, a.z_outer, a.z_class, a.z_inner, a.z_step, c, start, stop, run)
+            out = result[start * c : stop * c] if in_place else work[: x.size]
             for r in range(stop - start):
-                tops[r] = largest(x[r * c : r * c + c])
-                subtract(x[r * c : r * c + c], tops[r], work[r * c : r * c + c])
-            exps_in_place(work[: x.size])
+                tops[r] = kept[start + r, 0] if gradient and keep else e.largest(x[r * c : r * c + c])
+                e.subtract(x[r * c : r * c + c], tops[r], out[r * c : r * c + c])
+            e.exps_in_place(out)
             for i in range(start, stop):
-                k, r = y[i], i - start
-                if k == ignore:
-                    if each:
-                        loss[i] = ZERO
+                k, r, row = y[i], i - start, out[(i - start) * c : (i - start) * c + c]
+                if k == a.ignore:
+                    if gradient:
+                        row[:] = ZERO
+                    elif a.each:
+                        each[i] = ZERO
                     continue
                 if k < 0 or k >= c:
                     sums[part, BAD] = i + 1
                     break
-                this, factor, at_target = _numbers(
-                    x[r * c + k], work[r * c : r * c + c], tops[r], k, _gamma_of(a.gamma, kind, gammas, i, k)
-                )
-                weight = np.float64(weights[k]) if weighted else 1.0
+                by = F(a.scale) * (each[i] if gradient and a.each else ONE)
+                if gradient and keep:
+                    e.multiply(row, kept[i, 1] * by)
+                    row[k] = -kept[i, 2] * by
+                    continue
+                gamma = _gamma_of(a.gamma, a.kind, gammas, i, k)
+                loss, factor, at_target = _numbers(x[r * c + k], row, tops[r], k, gamma)
+                weight = 1.0
                 if weighted:
-                    this = weight * this if weight != 0.0 else 0.0
+                    weight = np.float64(weights[k])
+                    loss = weight * loss if weight != 0.0 else 0.0
                     factor, at_target = weight * factor, weight * at_target
+                if gradient:
+                    e.multiply(row, F(factor) * by)
+                    row[k] = -F(at_target) * by
+                    continue
                 if keep:
                     kept[i, 0], kept[i, 1], kept[i, 2] = tops[r], F(factor), F(at_target)
-                if each:
-                    loss[i] = F(this)
-                total += this
+                if a.each:
+                    each[i] = F(loss)
+                total += loss
                 number += weight
             if sums[part, BAD]:
                 break
+            if gradient and not in_place:
+                _put_back(a, result, c, start, stop, out)
         sums[part, 0], sums[part, 1] = total, number
-        part, first, last = next_part(record, a.parts, a.count)
-
-
-@kernel(
-    c=INT, z=ROWS, y=INT, gamma=REAL, kind=INT, gammas=INT, weighted=INT, weights=INT,
-    ignore=INT, keep=INT, kept=INT, scale=REAL, each=INT, grad=INT, result=ROWS,
-)  # fmt: skip
-def hard_gradient(record):
-    """Fill the gradient by the logits, times ``scale``, and times ``grad`` of each row if ``each``."""
-    a = carray(record, 1)[0]
-    c, ignore, each, keep, kind, weighted = a.c, a.ignore, a.each, a.keep, a.kind, a.weighted
-    z, y, result = (
-        carray(floats(a.z), ENDLESS),
-        carray(integers(a.y), a.count),
-        carray(floats(a.result), ENDLESS),
-    )
-    kept, sums = carray(floats(a.kept), (a.count, 3)), carray(doubles(a.sums), (a.parts, 3))
-    gammas, weights = carray(doubles(a.gammas), ENDLESS), carray(floats(a.weights), c)
-    grad = carray(floats(a.grad), a.count)
-    run, work, tops = _memory(stack(), c), _memory(stack(), c), carray(stack(), SOME)
-    in_place = a.result_inner == 1 and a.result_outer == c and a.result_class == 1
-    rows_at_a_time = max(1, SOME // c)
-    part, first, last = next_part(record, a.parts, a.count)
-    while part < a.parts:
-        for start in range(first, last, rows_at_a_time):
-            stop = min(start + rows_at_a_time, last)
-            x = _gathered(z, a.z_outer, a.z_class, a.z_inner, a.z_step, c, start, stop, run)
-            out = result[start * c : stop * c] if in_place else work[: x.size]
-            for r in range(stop - start):
-                tops[r] = kept[start + r, 0] if keep else largest(x[r * c : r * c + c])
-                subtract(x[r * c : r * c + c], tops[r], out[r * c : r * c + c])
-            exps_in_place(out)
-            for i in range(start, stop):
-                k, r = y[i], i - start
-                row = out[r * c : r * c + c]
-                if k == ignore:
-                    row[:] = ZERO
-                    continue
-                if k < 0 or k >= c:  # changed since the loss was computed
-                    sums[part, BAD] = i + 1
-                    break
-                by = F(a.scale) * (grad[i] if each else ONE)
-                if keep:
-                    multiply(row, kept[i, 1] * by)
-                    row[k] = -kept[i, 2] * by
-                else:
-                    _, factor, at_target = _numbers(
-                        x[r * c + k], row, tops[r], k, _gamma_of(a.gamma, kind, gammas, i, k)
-                    )
-                    weight = np.float64(weights[k]) if weighted else 1.0
-                    multiply(row, F(weight * factor) * by)
-                    row[k] = -F(weight * at_target) * by
-            if sums[part, BAD]:
-                break
-            if not in_place:
-                _copy_rows(
-                    result,
-                    a.result_outer,
-                    a.result_class,
-                    a.result_inner,
-                    a.result_step,
-                    c,
-                    start,
-                    stop,
-                    out,
-                    False,
-                )
         part, first, last = next_part(record, a.parts, a.count)
 
 
@@ -294,10 +255,10 @@ _whole_terms, _whole_slopes = _loops(_whole_power)
 def _log_softmax(z, c, log_q, work):
     """Fill log_q of whole rows of z, with a large number for log 0; work is overwritten."""
     for i in range(0, z.size, c):
-        subtract(z[i : i + c], largest(z[i : i + c]), log_q[i : i + c])
-    exps(log_q[: z.size], work)
+        e.subtract(z[i : i + c], e.largest(z[i : i + c]), log_q[i : i + c])
+    e.exps(log_q[: z.size], work)
     for i in range(0, z.size, c):
-        _shift_down(log_q[i : i + c], F(math.log1p(rest_of(work[i : i + c]))))
+        _shift_down(log_q[i : i + c], F(math.log1p(e.rest_of(work[i : i + c]))))
 
 
 @exactly
@@ -338,13 +299,6 @@ def _one_hot(run, c, y, ignore, start, stop):
     return 0
 
 
-SOFT = {
-    "c": INT, "z": ROWS, "hard": INT, "y": INT, "v": ROWS, "gamma": REAL, "kind": INT, "gammas": INT,
-    "whole": INT, "odd": INT, "two": INT, "weighted": INT, "weights": INT, "ignore": INT, "smoothing": REAL,
-}  # fmt: skip
-"""Targets are labels y if ``hard``, else distributions v; gamma is odd + two if ``whole``."""
-
-
 @entry
 def _targets(a, y, v, weights, start, stop, run):
     """Return the targets of rows, mixed and weighted, and a bad label's row + 1 or 0."""
@@ -362,70 +316,40 @@ def _targets(a, y, v, weights, start, stop, run):
     return targets, bad
 
 
-@kernel(**SOFT, each=INT, loss=INT)
-def soft_losses(record):
-    """Fill ``loss`` if ``each``; the sums are those of `hard_losses`, and rows count 1 if not ``hard``."""
-    a = carray(record, 1)[0]
-    c = a.c
-    z, v, y = carray(floats(a.z), ENDLESS), carray(floats(a.v), ENDLESS), carray(integers(a.y), a.count)
-    gammas, weights = carray(doubles(a.gammas), ENDLESS), carray(floats(a.weights), c)
-    losses, sums = carray(floats(a.loss), a.count), carray(doubles(a.sums), (a.parts, 3))
-    run, targets_run, gamma_run = _memory(stack(), c), _memory(stack(), c), _memory(stack(), c)
-    log_q, terms = _memory(stack(), c), _memory(stack(), c)
-    rows_at_a_time = max(1, SOME // c)
-    _fill_gammas(gamma_run, c, 0, min(rows_at_a_time, a.count), a.gamma, a.kind, gammas)
-    part, first, last = next_part(record, a.parts, a.count)
-    while part < a.parts:
-        total, number = 0.0, 0.0
-        for start in range(first, last, rows_at_a_time):
-            stop = min(start + rows_at_a_time, last)
-            x = _gathered(z, a.z_outer, a.z_class, a.z_inner, a.z_step, c, start, stop, run)
-            t, bad = _targets(a, y, v, weights, start, stop, targets_run)
-            if bad:
-                sums[part, BAD] = bad
-                break
-            if a.kind == OF_ROWS:
-                _fill_gammas(gamma_run, c, start, stop, a.gamma, a.kind, gammas)
-            _log_softmax(x, c, log_q, terms)
-            if a.whole:
-                _whole_terms(log_q[: x.size], t, gamma_run, a.odd, a.two, terms)
-            else:
-                _terms(log_q[: x.size], t, gamma_run, a.odd, a.two, terms)
-            for i in range(start, stop):
-                r = i - start
-                loss = sum_of(terms[r * c : r * c + c])
-                weight = 1.0
-                if a.hard:
-                    if y[i] == a.ignore:
-                        loss, weight = 0.0, 0.0
-                    elif a.weighted:
-                        weight = np.float64(weights[y[i]])
-                if a.each:
-                    losses[i] = F(loss)
-                total += loss
-                number += weight
-        sums[part, 0], sums[part, 1] = total, number
-        part, first, last = next_part(record, a.parts, a.count)
+@exactly
+def _by_logits(slopes, q, miss, total, by):
+    """Turn the slopes by log q into those by z: d log q_j / d z_k = [j = k] - q_k."""
+    for j in range(slopes.size):
+        # Not q total - slope, which cancels where q is next to 1.
+        slopes[j] = by * (q[j] * (total - slopes[j]) - slopes[j] * miss[j])
 
 
-@kernel(**SOFT, scale=REAL, each=INT, grad=INT, result=ROWS)
-def soft_gradient(record):
-    """Fill the gradient by the logits, see `hard_gradient`."""
+TARGETS = {"hard": INT, "y": INT, "v": ROWS, "smoothing": REAL, "whole": INT, "odd": INT, "two": INT}
+"""Labels y if ``hard``, else distributions v; and gamma as odd + two if it is ``whole``."""
+
+
+@kernel(**LOGITS, **TARGETS, **GAMMA_AND_WEIGHTS, **RESULTS)
+def soft(record):
+    """The losses for distributions or smoothed labels, or their gradient by the logits, see `hard`.
+
+    Nothing is kept. With distributions every row counts 1.
+    """
     a = carray(record, 1)[0]
-    c = a.c
+    c, gradient = a.c, a.gradient
     z, v, y = carray(floats(a.z), ENDLESS), carray(floats(a.v), ENDLESS), carray(integers(a.y), a.count)
+    each, result = carray(floats(a.each_at), a.count), carray(floats(a.result), ENDLESS)
     gammas, weights = carray(doubles(a.gammas), ENDLESS), carray(floats(a.weights), c)
-    grad, result = carray(floats(a.grad), a.count), carray(floats(a.result), ENDLESS)
     sums = carray(doubles(a.sums), (a.parts, 3))
     run, targets_run, gamma_run = _memory(stack(), c), _memory(stack(), c), _memory(stack(), c)
     log_q, q = _memory(stack(), c), _memory(stack(), c)
-    in_place = a.result_inner == 1 and a.result_outer == c and a.result_class == 1
-    rows_at_a_time = max(1, SOME // c)
-    _fill_gammas(gamma_run, c, 0, min(rows_at_a_time, a.count), a.gamma, a.kind, gammas)
+    in_place = gradient and a.result_inner == 1 and a.result_outer == c and a.result_class == 1
+    step = max(1, SOME // c)
+    _fill_gammas(gamma_run, c, 0, min(step, a.count), a.gamma, a.kind, gammas)
     part, first, last = next_part(record, a.parts, a.count)
     while part < a.parts:
-        for start in range(first, last, rows_at_a_time):
-            stop = min(start + rows_at_a_time, last)
+        total, number = 0.0, 0.0
+        for start in range(first, last, step):
+            stop = min(start + step, last)
             x = _gathered(z, a.z_outer, a.z_class, a.z_inner, a.z_step, c, start, stop, run)
             t, bad = _targets(a, y, v, weights, start, stop, targets_run)
             if bad:
@@ -434,37 +358,32 @@ def soft_gradient(record):
             if a.kind == OF_ROWS:
                 _fill_gammas(gamma_run, c, start, stop, a.gamma, a.kind, gammas)
             _log_softmax(x, c, log_q, q)
-            slopes = result[start * c : stop * c] if in_place else run[: x.size]  # z was read
-            if a.whole:
-                _whole_slopes(log_q[: x.size], t, gamma_run, a.odd, a.two, slopes, q)
+            # The logits were read: their copy may be overwritten.
+            out = result[start * c : stop * c] if in_place else run[: x.size]
+            if gradient and a.whole:
+                _whole_slopes(log_q[: x.size], t, gamma_run, a.odd, a.two, out, q)
+            elif gradient:
+                _slopes(log_q[: x.size], t, gamma_run, a.odd, a.two, out, q)
+            elif a.whole:
+                _whole_terms(log_q[: x.size], t, gamma_run, a.odd, a.two, q)
             else:
-                _slopes(log_q[: x.size], t, gamma_run, a.odd, a.two, slopes, q)
+                _terms(log_q[: x.size], t, gamma_run, a.odd, a.two, q)
             for i in range(start, stop):
-                r, row = i - start, slopes[(i - start) * c : (i - start) * c + c]
-                if a.hard and y[i] == a.ignore:
-                    row[:] = ZERO
-                    continue
-                by = F(a.scale) * (grad[i] if a.each else ONE)
-                _by_logits(row, q[r * c : r * c + c], log_q[r * c : r * c + c], F(sum_of(row)), by)
-            if not in_place:
-                _copy_rows(
-                    result,
-                    a.result_outer,
-                    a.result_class,
-                    a.result_inner,
-                    a.result_step,
-                    c,
-                    start,
-                    stop,
-                    slopes,
-                    False,
-                )
+                low = (i - start) * c
+                ignored = a.hard and y[i] == a.ignore
+                if gradient and ignored:
+                    out[low : low + c] = ZERO
+                elif gradient:
+                    row, by = out[low : low + c], F(a.scale) * (each[i] if a.each else ONE)
+                    _by_logits(row, q[low : low + c], log_q[low : low + c], F(e.sum_of(row)), by)
+                else:
+                    loss = 0.0 if ignored else e.sum_of(q[low : low + c])
+                    if a.each:
+                        each[i] = F(loss)
+                    total += loss
+                    if not ignored:
+                        number += np.float64(weights[y[i]]) if a.hard and a.weighted else 1.0
+            if gradient and not in_place:
+                _put_back(a, result, c, start, stop, out)
+        sums[part, 0], sums[part, 1] = total, number
         part, first, last = next_part(record, a.parts, a.count)
-
-
-@exactly
-def _by_logits(slopes, q, miss, total, by):
-    """Turn the slopes by log q into those by z: d log q_j / d z_k = [j = k] - q_k."""
-    for j in range(slopes.size):
-        # Not q total - slope, which cancels where q is next to 1.
-        slopes[j] = by * (q[j] * (total - slopes[j]) - slopes[j] * miss[j])

@@ -14,110 +14,80 @@ from torch import Tensor
 from refocal.torch import dispatch, eager
 from refocal.torch.eager import OF_ROWS, Binary, Options
 
+SOFTMAX = "Tensor z, Tensor target, Tensor? gammas, Tensor? weight, "
+SOFTMAX += "float gamma, int kind, SymInt ignore, float smoothing, int dim, bool hard"
+SIGMOID = "Tensor z, Tensor y, float gamma, float of_one, float of_zero"
 
-@torch.library.custom_op("refocal::softmax_rows", mutates_args=(), device_types="cpu")
-def softmax_rows(
-    z: Tensor,
-    target: Tensor,
-    gammas: Tensor | None,
-    weight: Tensor | None,
-    gamma: float,
-    kind: int,
-    ignore: int,
-    smoothing: float,
-    dim: int,
-    hard: bool,
-) -> tuple[Tensor, Tensor]:
+
+def _operator(name: str, schema: str) -> Any:
+    return torch.library.custom_op(f"refocal::{name}", mutates_args=(), device_types="cpu", schema=schema)
+
+
+@_operator("softmax_rows", f"({SOFTMAX}) -> (Tensor, Tensor)")  # type: ignore[untyped-decorator]
+def softmax_rows(*args: Any) -> tuple[Tensor, Tensor]:
     """Return the losses of rows, and what is kept for the gradient."""
-    o = Options(gamma, kind, ignore, smoothing, dim, hard)
+    tensors, o = args[:4], Options(*args[4:])
+    z = tensors[0]
     if not z.numel():
-        return eager.eager_rows((z, target, gammas, weight), o), z.new_empty(0)
-    rows, kept, _ = dispatch.kernel_losses((z, target, gammas, weight), o, "none")
+        return eager.eager_rows(tensors, o), z.new_empty(0)
+    rows, kept, _ = dispatch.kernel_losses(tensors, o, "none")
     return rows, z.new_empty(0) if kept is None else kept
 
 
-@torch.library.custom_op("refocal::softmax_gradient", mutates_args=(), device_types="cpu")
-def softmax_gradient(
-    grad: Tensor,
-    kept: Tensor,
-    z: Tensor,
-    target: Tensor,
-    gammas: Tensor | None,
-    weight: Tensor | None,
-    gamma: float,
-    kind: int,
-    ignore: int,
-    smoothing: float,
-    dim: int,
-    hard: bool,
-) -> Tensor:
+@_operator("softmax_gradient", f"(Tensor grad, Tensor kept, {SOFTMAX}) -> Tensor")  # type: ignore[untyped-decorator]
+def softmax_gradient(grad: Tensor, kept: Tensor, *args: Any) -> Tensor:
     """Return the gradient by the logits."""
-    o = Options(gamma, kind, ignore, smoothing, dim, hard)
-    if not z.numel():
-        return torch.empty_like(z)
-    grad = grad if grad.ndim else grad.expand(1)
-    return dispatch.kernel_gradient((z, target, gammas, weight), o, kept if kept.numel() else None, grad, 1.0)
+    tensors, o = args[:4], Options(*args[4:])
+    if not tensors[0].numel():
+        return torch.empty_like(tensors[0])
+    return dispatch.kernel_gradient(tensors, o, kept if kept.numel() else None, grad, 1.0)
 
 
-@torch.library.custom_op("refocal::sigmoid_losses", mutates_args=(), device_types="cpu")
-def sigmoid_losses(z: Tensor, y: Tensor, gamma: float, of_one: float, of_zero: float) -> Tensor:
+@_operator("sigmoid_losses", f"({SIGMOID}) -> Tensor")  # type: ignore[untyped-decorator]
+def sigmoid_losses(z: Tensor, y: Tensor, *numbers: float) -> Tensor:
     """Return the loss of each binary problem."""
-    if not z.numel():
-        return torch.empty_like(z)
-    return dispatch.sigmoid_kernel_losses(z, y, Binary(gamma, of_one, of_zero), "none")
+    return (
+        dispatch.sigmoid_kernel_losses(z, y, Binary(*numbers), "none") if z.numel() else torch.empty_like(z)
+    )
 
 
-@torch.library.custom_op("refocal::sigmoid_gradient", mutates_args=(), device_types="cpu")
-def sigmoid_gradient(
-    grad: Tensor, z: Tensor, y: Tensor, gamma: float, of_one: float, of_zero: float
-) -> Tensor:
+@_operator("sigmoid_gradient", f"(Tensor grad, {SIGMOID}) -> Tensor")  # type: ignore[untyped-decorator]
+def sigmoid_gradient(grad: Tensor, z: Tensor, y: Tensor, *numbers: float) -> Tensor:
     """Return the gradient by the logits."""
     if not z.numel():
         return torch.empty_like(z)
-    return dispatch.sigmoid_kernel_gradient(z, y, Binary(gamma, of_one, of_zero), grad.expand(z.shape), 1.0)
+    return dispatch.sigmoid_kernel_gradient(z, y, Binary(*numbers), grad, 1.0)
 
 
 # Shapes alone
 
 
-@softmax_rows.register_fake
-def _(z: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
-    *_, smoothing, dim, hard = args
-    shape = z.shape[:dim] + z.shape[dim + 1 :]
-    count = z.numel() // z.shape[dim] if z.shape[dim] else 0
-    keeps = hard and not smoothing and z.shape[dim] >= dispatch.KEEP
-    return z.new_empty(shape), z.new_empty((count, 3) if keeps else (0,))
+@softmax_rows.register_fake  # type: ignore[untyped-decorator]
+def _(*args: Any) -> tuple[Tensor, Tensor]:
+    z, o = args[0], Options(*args[4:])
+    c = z.shape[o.dim]
+    keeps = o.hard and not o.smoothing and c >= dispatch.KEEP
+    rows = z.new_empty(z.shape[: o.dim] + z.shape[o.dim + 1 :])
+    return rows, z.new_empty((rows.numel(), 3) if keeps else (0,))
 
 
-@softmax_gradient.register_fake
-def _(grad: Tensor, kept: Tensor, z: Tensor, *args: Any) -> Tensor:
-    return torch.empty_like(z)
-
-
-@sigmoid_losses.register_fake
-def _(z: Tensor, *args: Any) -> Tensor:
-    return torch.empty_like(z)
-
-
-@sigmoid_gradient.register_fake
-def _(grad: Tensor, z: Tensor, *args: Any) -> Tensor:
-    return torch.empty_like(z)
+softmax_gradient.register_fake(lambda grad, kept, z, *args: torch.empty_like(z))
+sigmoid_losses.register_fake(lambda z, *args: torch.empty_like(z))
+sigmoid_gradient.register_fake(lambda grad, z, *args: torch.empty_like(z))
 
 
 # Gradients
 
 
 def _keep_softmax(ctx: Any, inputs: Any, output: Any) -> None:
-    *tensors, gamma, kind, ignore, smoothing, dim, hard = inputs
     ctx.mark_non_differentiable(output[1])
-    ctx.save_for_backward(*tensors, output[1])
-    ctx.options = Options(gamma, kind, ignore, smoothing, dim, hard)
+    ctx.save_for_backward(*inputs[:4], output[1])
+    ctx.options = Options(*inputs[4:])
 
 
 def _softmax_backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
     z, target, gammas, weight, kept = ctx.saved_tensors
-    tensors, o = (z, target, gammas, weight), ctx.options
-    wanted = ctx.needs_input_grad[:2]
+    tensors, o, wanted = (z, target, gammas, weight), ctx.options, ctx.needs_input_grad[:2]
     if torch.is_grad_enabled():
 
         def loss(z: Tensor, target: Tensor) -> Tensor:
@@ -129,9 +99,8 @@ def _softmax_backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ..
 
 
 def _keep_sigmoid(ctx: Any, inputs: Any, output: Any) -> None:
-    z, y, *numbers = inputs
-    ctx.save_for_backward(z, y)
-    ctx.spec = Binary(*numbers)
+    ctx.save_for_backward(*inputs[:2])
+    ctx.spec = Binary(*inputs[2:])
 
 
 def _sigmoid_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -151,25 +120,25 @@ sigmoid_losses.register_autograd(_sigmoid_backward, setup_context=_keep_sigmoid)
 # Under vmap: rows and entries do not know of each other, so one more axis in front is one more axis of rows.
 
 
-def _in_front(x: Any, at: int | None, size: int) -> Any:
-    if not isinstance(x, Tensor):
-        return x
+def _in_front(x: Tensor, at: int | None, size: int) -> Tensor:
     return x.expand(size, *x.shape) if at is None else x.movedim(at, 0)
 
 
-@softmax_rows.register_vmap
+@softmax_rows.register_vmap  # type: ignore[untyped-decorator]
 def _(info: Any, in_dims: Any, *args: Any) -> Any:
-    z, target, gammas, weight, gamma, kind, ignore, smoothing, dim, hard = args
-    if in_dims[3] is not None or (kind != OF_ROWS and in_dims[2] is not None):
-        raise ValueError(
-            "weight and gamma must not differ between the problems of vmap in a compiled function"
-        )
-    z, target = (_in_front(x, at, info.batch_size) for x, at in zip((z, target), in_dims, strict=False))
-    if kind == OF_ROWS:
-        rows = z.shape[1 : dim + 1] + z.shape[dim + 2 :]
+    (z, target, gammas, weight), o, size = args[:4], Options(*args[4:]), info.batch_size
+    if in_dims[3] is not None or (o.kind != OF_ROWS and in_dims[2] is not None):
+        raise ValueError("weight and gamma must be the same for all problems of a compiled vmap")
+    if gammas is not None and o.kind == OF_ROWS:
         gammas = _in_front(
-            gammas.broadcast_to(rows) if in_dims[2] is None else gammas, in_dims[2], info.batch_size
+            gammas.broadcast_to(target.shape) if in_dims[2] is None else gammas, in_dims[2], size
         )
-    rows, kept = softmax_rows(z, target, gammas, weight, gamma, kind, ignore, smoothing, dim + 1, hard)
-    kept = kept.view(info.batch_size, -1, 3) if kept.numel() else kept.expand(info.batch_size, 0)
-    return (rows, kept), (0, 0)
+    z, target = _in_front(z, in_dims[0], size), _in_front(target, in_dims[1], size)
+    rows, kept = softmax_rows(z, target, gammas, weight, *o._replace(dim=o.dim + 1))
+    return (rows, kept.view(size, -1, 3) if kept.numel() else kept.expand(size, 0)), (0, 0)
+
+
+@sigmoid_losses.register_vmap  # type: ignore[untyped-decorator]
+def _(info: Any, in_dims: Any, z: Tensor, y: Tensor, *numbers: Any) -> Any:
+    both = (_in_front(x, at, info.batch_size) for x, at in zip((z, y), in_dims, strict=False))
+    return sigmoid_losses(*both, *numbers), 0

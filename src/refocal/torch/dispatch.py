@@ -8,7 +8,7 @@ There are four forms of each loss, equal within rounding:
 - ``formula``: operations that every transformation of PyTorch can follow and differentiate, again and again.
 
 `choose` is the table for losses, `choose_gradient` for their first derivatives; all further ones go through
-the formula. The environment variable REFOCAL_KERNELS is ``cpu`` (the default) or ``off``, for no machine code.
+the formula. The environment variable REFOCAL_KERNELS is ``cpu`` (the default) or ``off``, no machine code.
 """
 
 from __future__ import annotations
@@ -269,12 +269,10 @@ def kernel_losses(tensors: Tensors, o: Options, reduction: str) -> tuple[Tensor,
     each = reduction == "none"
     loss = z.new_empty(z.shape[: o.dim] + z.shape[o.dim + 1 :] if each else 0)
     name, fields, owners = _fields(tensors, o)
-    fields += [each, loss.data_ptr()]
-    kept = None
-    if name == "hard":
-        kept = z.new_empty(z.numel() // c, 3) if c >= KEEP else None
-        fields += [0, 0] if kept is None else [1, kept.data_ptr()]
-    total, count = _run(name, "losses", z.numel() // c, z.numel(), fields, owners)
+    kept = z.new_empty(z.numel() // c, 3) if name == "hard" and c >= KEEP else None
+    keep = (0, 0) if kept is None else (1, kept.data_ptr())
+    fields += [each, loss.data_ptr(), *keep, 1.0, 0, 0, 0, 0, 0]
+    total, count = _run(name, z.numel() // c, z.numel(), [0, *fields], owners)
     if each:
         return loss, kept, 1.0
     return _value(z, reduction, total, count), kept, count if reduction == "mean" else 1.0
@@ -289,11 +287,10 @@ def kernel_gradient(tensors: Tensors, o: Options, kept: Tensor | None, grad: Ten
         result = torch.empty_like(z, memory_format=torch.contiguous_format)
         where = rows(result.shape, result.stride(), o.dim) or (0, 1, 1, 0)
     name, fields, owners = _fields((z, *tensors[1:]), o)
-    if name == "hard":
-        kept = None if kept is None else _own(owners, kept, torch.float32)
-        fields += [0, 0] if kept is None else [1, kept.data_ptr()]
-    fields += [*_factor(owners, grad, count), result.data_ptr(), *where]
-    _run(name, "gradient", z.numel() // c, z.numel(), fields, owners)
+    keep = (0, 0) if kept is None else (1, _own(owners, kept, torch.float32).data_ptr())
+    scale, each = _factor(owners, grad, count)
+    fields += [*each, *keep, scale, result.data_ptr(), *where]
+    _run(name, z.numel() // c, z.numel(), [1, *fields], owners)
     return result
 
 
@@ -302,7 +299,8 @@ def sigmoid_kernel_losses(z: Tensor, y: Tensor, spec: Binary, reduction: str) ->
     each = reduction == "none"
     fields, owners, z = _sigmoid_fields(z, y, spec)
     loss = torch.empty_like(z) if each else z.new_empty(0)
-    total, count = _run("sigmoid", "losses", z.numel(), z.numel(), [*fields, each, loss.data_ptr()], owners)
+    fields += [each, loss.data_ptr(), 1.0, 0]
+    total, count = _run("sigmoid", z.numel(), z.numel(), [0, *fields], owners)
     return loss if each else _value(z, reduction, total, count)
 
 
@@ -312,19 +310,18 @@ def sigmoid_kernel_gradient(z: Tensor, y: Tensor, spec: Binary, grad: Tensor, co
     if grad.ndim:
         grad = torch.empty_like(z).copy_(grad)  # in the order of the logits
     result = torch.empty_like(z)
-    fields += [*_factor(owners, grad, count), result.data_ptr()]
-    _run("sigmoid", "gradient", z.numel(), z.numel(), fields, owners)
+    scale, each = _factor(owners, grad, count)
+    _run("sigmoid", z.numel(), z.numel(), [1, *fields, *each, scale, result.data_ptr()], owners)
     return result
 
 
-def _run(
-    name: str, what: str, count: int, work: int, fields: list[float], owners: list[Tensor]
-) -> tuple[float, float]:
+def _run(name: str, count: int, work: int, fields: list[float], owners: list[Tensor]) -> tuple[float, float]:
     """Run a kernel on memory that the owners hold until it ends; return its sums."""
-    run, threads = getattr(kernels()[name], f"{name}_{what}"), torch.get_num_threads()
+    modules = kernels()
+    team = modules["machine"].openmp(FOLDER)
     try:
-        sums: tuple[float, float] = run(
-            count, work, threads, kernels()["machine"].openmp(FOLDER), owners, *fields
+        sums: tuple[float, float] = getattr(modules[name], name)(
+            count, work, torch.get_num_threads(), team, owners, *fields
         )
     except IndexError as error:
         (row,) = error.args
@@ -333,19 +330,24 @@ def _run(
 
 
 def _fields(tensors: Tensors, o: Options) -> tuple[str, list[float], list[Tensor]]:
-    """Return the kind of kernel, the first fields of its record, and who owns the memory."""
+    """Return the kind of kernel, what its record has of the inputs, and who owns the memory."""
     z, target, gammas, weight = tensors
     owners: list[Tensor] = []
-    labels = _own(owners, target, torch.int64).data_ptr() if o.hard else 0
+    labels = _own(owners, target, torch.int64).data_ptr() if o.hard else 0  # the first: see `_run`
     fields: list[float] = [z.shape[o.dim], *_own_rows(owners, z, o.dim)]
-    name = "hard" if o.hard and not o.smoothing else "soft"
+    name, gamma = "hard" if o.hard and not o.smoothing else "soft", min(o.gamma, LARGEST_GAMMA)
     if name == "hard":
         fields += [labels]
-    elif o.hard:
-        fields += [1, labels, 0, 0, 0, 1, 0]
     else:
-        fields += [0, 0, *_own_rows(owners, target.to(torch.float32), o.dim)]
-    gamma = min(o.gamma, LARGEST_GAMMA)
+        where = (0, 0, 0, 1, 0) if o.hard else _own_rows(owners, target.to(torch.float32), o.dim)
+        whole = gammas is None and gamma in (
+            0.0,
+            1.0,
+            2.0,
+            3.0,
+        )  # powers by multiplication are the faster ones
+        fields += [o.hard, labels, *where, o.smoothing]
+        fields += [1, int(gamma) & 1, int(gamma) & 2] if whole else [0, 0, 0]
     address = 0
     if gammas is not None:
         gammas = gammas.to(torch.float64).clamp(max=LARGEST_GAMMA)
@@ -353,24 +355,17 @@ def _fields(tensors: Tensors, o: Options) -> tuple[str, list[float], list[Tensor
             gammas = gammas.broadcast_to(z.shape[: o.dim] + z.shape[o.dim + 1 :])
         address = _own(owners, gammas, torch.float64).data_ptr()
     fields += [gamma, o.kind, address]
-    if name == "soft":
-        whole = gammas is None and gamma in (0.0, 1.0, 2.0, 3.0)
-        fields += [whole, int(gamma) & 1 if whole else 0, int(gamma) & 2 if whole else 0]
     fields += [0, 0] if weight is None else [1, _own(owners, weight, torch.float32).data_ptr()]
-    fields += [o.ignore] if name == "hard" else [o.ignore, o.smoothing]
-    return name, fields, owners
+    return name, [*fields, o.ignore], owners
 
 
 def _sigmoid_fields(z: Tensor, y: Tensor, spec: Binary) -> tuple[list[float], list[Tensor], Tensor]:
-    """Return the first fields of a record, who owns the memory, and the logits, which have no gaps there."""
+    """Return what a record has of the inputs, who owns the memory, and the logits, without gaps in it."""
     z = _readable(z, torch.float32)
     if not z.is_contiguous() and torch.empty_like(z).stride() != z.stride():  # with gaps, or overlapping
         z = z.contiguous()
-    y = (
-        y
-        if y.dtype is torch.float32 and y.stride() == z.stride() and not y.is_neg()
-        else torch.empty_like(z).copy_(y)
-    )
+    if y.dtype is not torch.float32 or y.stride() != z.stride() or y.is_neg():
+        y = torch.empty_like(z).copy_(y)
     gamma = min(float(spec.gamma), LARGEST_GAMMA)
     whole = min(3, int(gamma))  # powers by multiplication are the exact ones
     numbers = [whole & 1, whole & 2, gamma - whole, float(spec.of_one), float(spec.of_zero)]
@@ -410,11 +405,11 @@ def _readable(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.to("cpu", dtype).resolve_neg().clone()
 
 
-def _factor(owners: list[Tensor], grad: Tensor, count: float) -> tuple[float, bool, int]:
+def _factor(owners: list[Tensor], grad: Tensor, count: float) -> tuple[float, tuple[int, int]]:
     """Return what gradients are multiplied by: a number, and whether and where each row has its own."""
     if grad.ndim == 0:
-        return (grad.item() / count if count else 0.0), False, 0
-    return 1.0, True, _own(owners, grad, torch.float32).data_ptr()
+        return grad.item() / count if count else 0.0, (0, 0)
+    return 1.0, (1, _own(owners, grad, torch.float32).data_ptr())
 
 
 def _value(z: Tensor, reduction: str, total: float, count: float) -> Tensor:
