@@ -258,7 +258,7 @@ def is_plain_tensor(x: Any) -> bool:
     torch = sys.modules["torch"]
     if torch.compiler.is_compiling():  # first: it cannot read the rest
         return False
-    return not (
+    if (
         (type(x) is not torch.Tensor and type(x) is not torch.nn.Parameter)
         or x.is_meta
         or x.layout is not torch.strided
@@ -266,7 +266,13 @@ def is_plain_tensor(x: Any) -> bool:
         or torch._C._len_torch_dispatch_stack()
         or torch._C._are_functorch_transforms_active()
         or torch.autograd.forward_ad._current_level >= 0
-    )
+    ):
+        return False
+    try:
+        x.data_ptr()
+    except RuntimeError:  # gradients that come in batches
+        return False
+    return True
 
 
 def map_rows(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Sequence
 
 import torch
@@ -223,7 +224,15 @@ def _of_classes(value: float | tuple[float, ...], z: Tensor) -> float | Tensor:
     return z.new_tensor(value).view([-1] + [1] * (z.ndim - axis - 1))
 
 
-class _Loss(nn.Module):
+class _NotScripted(nn.Module):
+    def __prepare_scriptable__(self) -> nn.Module:
+        """Raise: the hook of `torch.jit.script`, whose own words would be of our insides."""
+        raise RuntimeError(
+            f"{type(self).__name__} cannot be scripted by TorchScript; use torch.jit.trace or torch.export"
+        )
+
+
+class _Loss(_NotScripted):
     """A loss that gives the probabilities back."""
 
     @property
@@ -356,7 +365,7 @@ class SigmoidFocalLoss(_Loss):
         return parts + (f", label_smoothing={spec.label_smoothing}" if spec.label_smoothing else "")
 
 
-class Posterior(nn.Module):
+class Posterior(_NotScripted):
     """The end of a network that was trained with an objective: logits in, true probabilities out.
 
     The class axis is the second, or the only one. Made of plain operations, it goes through
@@ -379,6 +388,13 @@ class Posterior(nn.Module):
 
     def forward(self, logits: Tensor) -> Tensor:
         """Return the probabilities."""
+        if not torch.jit.is_tracing():
+            return self._posterior(logits)
+        with warnings.catch_warnings():  # of checks of shapes, which the tracer takes for computation
+            warnings.simplefilter("ignore", torch.jit.TracerWarning)
+            return self._posterior(logits)
+
+    def _posterior(self, logits: Tensor) -> Tensor:
         probs: Tensor = self.objective.posterior(logits, axis=class_axis(logits))
         return probs
 
@@ -415,5 +431,5 @@ def _working_dtype(x: Tensor) -> torch.dtype:
 
 def _result_dtype(logits: Tensor) -> torch.dtype:
     """Return float32 under autocast, as cross entropy does, and the logits' dtype elsewhere."""
-    autocast = torch.is_autocast_enabled(logits.device.type)
+    autocast = not logits.is_meta and torch.is_autocast_enabled(logits.device.type)
     return _working_dtype(logits) if autocast else logits.dtype
