@@ -60,9 +60,9 @@ def used(monkeypatch):
     names = []
     run = dispatch._run
 
-    def spy(name, count, work, fields, owners):
-        names.append(f"{name} {'gradient' if fields[0] else 'losses'}")
-        return run(name, count, work, fields, owners)
+    def spy(record, fields):
+        names.append(f"{record.kernel} {'gradient' if fields[0] else 'losses'}")
+        return run(record, fields)
 
     monkeypatch.setattr(dispatch, "_run", spy)
     return names

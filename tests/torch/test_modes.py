@@ -1,4 +1,4 @@
-"""Every loss and every posterior in every mode of PyTorch: equal to eager float64, or an error in plain words.
+"""Every loss and posterior in every mode of PyTorch: equal to eager float64, or an error in plain words.
 
 A mode takes a function of logits and targets and gives values, and derivatives where it has any. The bars are
 those of float32 unless a mode says otherwise.
@@ -57,7 +57,7 @@ LOSSES = {
 }
 POSTERIORS = {
     "Focal": Focal(2.0),
-    "Focal, weights, smoothing": Focal(GAMMAS[:4] + [0.7], [1.0, 0.5, 2.0, 0.3, 1.0], 0.1),
+    "Focal, weights, smoothing": Focal([*GAMMAS[:4], 0.7], [1.0, 0.5, 2.0, 0.3, 1.0], 0.1),
     "SigmoidFocal": SigmoidFocal(),
     "Asymmetric": Asymmetric(4.0, 1.0),
     "OneVsRest": OneVsRest(SigmoidFocal(2.0, 0.25)),
@@ -183,7 +183,7 @@ def forward_derivatives(f):
     _, gradient = exact(f, z, v)
     direction = torch.ones_like(z) * torch.arange(C)
     with forward.dual_level():
-        value, slope = forward.unpack_dual(f(forward.make_dual(z, direction), v))
+        _, slope = forward.unpack_dual(f(forward.make_dual(z, direction), v))
     close(slope.sum(), (gradient * direction).sum())
 
 
@@ -541,9 +541,7 @@ def test_compiled_and_exported_posteriors(name):
     [Posterior(Focal(2.0)), FocalLoss(), SigmoidFocalLoss(), nn.Sequential(nn.ReLU(), Posterior(Focal(2.0)))],
 )
 def test_scripting_says_what_to_do_instead(module):
-    with pytest.raises(
-        RuntimeError, match=r"cannot be scripted by TorchScript; use torch\.jit\.trace or torch\.export"
-    ):
+    with pytest.raises(RuntimeError, match=r"cannot be scripted by TorchScript; use torch\.jit\.trace or"):
         torch.jit.script(module)
 
 

@@ -35,6 +35,13 @@ ROWS = ("", "_outer", "_class", "_inner", "_step")
 HEAD = ("next", "parts", "count", "sums")
 """What every record begins with: the counter, how many parts and rows there are, where sums go."""
 
+RESULTS = {"each": INT, "each_at": INT, "keep": INT, "kept": INT, "scale": REAL, "result": ROWS}
+"""For losses: whether and where each is wanted; whether and where to keep numbers for the gradient.
+
+For the gradient: whether and where each row has a factor of its own; the kept numbers; a factor for all;
+where the gradient goes.
+"""
+
 BAD = 2
 """Where a part's sums hold the number of its first row with a bad label, from 1; 0 if there is none."""
 

@@ -6,7 +6,7 @@ import numpy as np
 from numba import carray
 
 from refocal.kernels.entries import ONE, SOME, ZERO, F, entry, exactly, exp, log1p, sum_of_some, wide
-from refocal.kernels.machine import INT, REAL, doubles, floats, kernel, next_part, stack
+from refocal.kernels.machine import INT, REAL, RESULTS, doubles, floats, kernel, next_part, stack
 
 
 @entry
@@ -73,7 +73,7 @@ NUMBERS = {"z": INT, "y": INT, "odd": INT, "two": INT, "rest": REAL, "of_one": R
 """Logits and targets, gamma as odd + two + rest, and the weights of y = 1 and of y = 0."""
 
 
-@kernel(gradient=INT, **NUMBERS, each=INT, each_at=INT, scale=REAL, result=INT)
+@kernel(gradient=INT, **NUMBERS, **RESULTS)
 def sigmoid(record):
     """The losses of binary problems, or their gradient by the logits, see `refocal.kernels.softmax.hard`."""
     a = carray(record, 1)[0]

@@ -15,7 +15,19 @@ from numba import carray
 
 from refocal.kernels import entries as e
 from refocal.kernels.entries import ONE, SOME, ZERO, F, entry, exactly, exp, exp_and_miss, neg_log_miss, wide
-from refocal.kernels.machine import BAD, INT, REAL, ROWS, doubles, floats, integers, kernel, next_part, stack
+from refocal.kernels.machine import (
+    BAD,
+    INT,
+    REAL,
+    RESULTS,
+    ROWS,
+    doubles,
+    floats,
+    integers,
+    kernel,
+    next_part,
+    stack,
+)
 
 LOWEST, INFINITE = F(np.finfo(F).min / 4), F(np.inf)
 """The first stands for log 0, so that 0 log 0 is 0."""
@@ -38,13 +50,6 @@ GAMMA_AND_WEIGHTS = {
     "ignore": INT,
 }
 """gamma, or what it differs between and where its values are; weights of the classes; the label to ignore."""
-
-RESULTS = {"each": INT, "each_at": INT, "keep": INT, "kept": INT, "scale": REAL, "result": ROWS}
-"""For losses: whether and where each is wanted; whether and where to keep numbers for the gradient.
-
-For the gradient: whether and where each row has a factor of its own; the kept numbers; a factor for all;
-where the gradient goes.
-"""
 
 
 # Rows in any order of memory

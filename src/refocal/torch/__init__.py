@@ -10,12 +10,5 @@ from refocal.torch.losses import (
     which_form,
 )
 
-__all__ = [
-    "FocalLoss",
-    "Posterior",
-    "SigmoidFocalLoss",
-    "focal_gradient",
-    "focal_loss",
-    "sigmoid_focal_loss",
-    "which_form",
-]
+__all__ = ["FocalLoss", "Posterior", "SigmoidFocalLoss"]
+__all__ += ["focal_gradient", "focal_loss", "sigmoid_focal_loss", "which_form"]

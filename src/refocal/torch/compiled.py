@@ -6,13 +6,14 @@ devices register themselves with the same operators.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from refocal.torch import dispatch, eager
-from refocal.torch.eager import OF_ROWS, Binary, Options
+from refocal.torch import dispatch
+from refocal.torch.eager import OF_ROWS, TENSORS, Loss, Sigmoid, Softmax
 
 SOFTMAX = "Tensor z, Tensor target, Tensor? gammas, Tensor? weight, "
 SOFTMAX += "float gamma, int kind, SymInt ignore, float smoothing, int dim, bool hard"
@@ -26,37 +27,40 @@ def _operator(name: str, schema: str) -> Any:
 @_operator("softmax_rows", f"({SOFTMAX}) -> (Tensor, Tensor)")  # type: ignore[untyped-decorator]
 def softmax_rows(*args: Any) -> tuple[Tensor, Tensor]:
     """Return the losses of rows, and what is kept for the gradient."""
-    tensors, o = args[:4], Options(*args[4:])
-    z = tensors[0]
-    if not z.numel():
-        return eager.eager_rows(tensors, o), z.new_empty(0)
-    rows, kept, _ = dispatch.kernel_losses(tensors, o, "none")
-    return rows, z.new_empty(0) if kept is None else kept
+    p = Softmax(*args)
+    if not p.z.numel():
+        return p.losses(), p.z.new_empty(0)
+    rows, kept, _ = dispatch.kernel_losses(p, "none")
+    return rows, p.z.new_empty(0) if kept is None else kept
 
 
 @_operator("softmax_gradient", f"(Tensor grad, Tensor kept, {SOFTMAX}) -> Tensor")  # type: ignore[untyped-decorator]
 def softmax_gradient(grad: Tensor, kept: Tensor, *args: Any) -> Tensor:
     """Return the gradient by the logits."""
-    tensors, o = args[:4], Options(*args[4:])
-    if not tensors[0].numel():
-        return torch.empty_like(tensors[0])
-    return dispatch.kernel_gradient(tensors, o, kept if kept.numel() else None, grad, 1.0)
+    p = Softmax(*args)
+    if not p.z.numel():
+        return torch.empty_like(p.z)
+    return dispatch.kernel_gradient(p, kept if kept.numel() else None, grad, 1.0)
 
 
 @_operator("sigmoid_losses", f"({SIGMOID}) -> Tensor")  # type: ignore[untyped-decorator]
-def sigmoid_losses(z: Tensor, y: Tensor, *numbers: float) -> Tensor:
+def sigmoid_losses(*args: Any) -> Tensor:
     """Return the loss of each binary problem."""
-    return (
-        dispatch.sigmoid_kernel_losses(z, y, Binary(*numbers), "none") if z.numel() else torch.empty_like(z)
-    )
+    p = Sigmoid(*args)
+    return dispatch.kernel_losses(p, "none")[0] if p.z.numel() else torch.empty_like(p.z)
 
 
 @_operator("sigmoid_gradient", f"(Tensor grad, {SIGMOID}) -> Tensor")  # type: ignore[untyped-decorator]
-def sigmoid_gradient(grad: Tensor, z: Tensor, y: Tensor, *numbers: float) -> Tensor:
+def sigmoid_gradient(grad: Tensor, *args: Any) -> Tensor:
     """Return the gradient by the logits."""
-    if not z.numel():
-        return torch.empty_like(z)
-    return dispatch.sigmoid_kernel_gradient(z, y, Binary(*numbers), grad, 1.0)
+    p = Sigmoid(*args)
+    return dispatch.kernel_gradient(p, None, grad, 1.0) if p.z.numel() else torch.empty_like(p.z)
+
+
+def losses(p: Loss) -> Tensor:
+    """Return the losses by an operator."""
+    result: Tensor = softmax_rows(*p)[0] if isinstance(p, Softmax) else sigmoid_losses(*p)
+    return result
 
 
 # Shapes alone
@@ -64,11 +68,10 @@ def sigmoid_gradient(grad: Tensor, z: Tensor, y: Tensor, *numbers: float) -> Ten
 
 @softmax_rows.register_fake  # type: ignore[untyped-decorator]
 def _(*args: Any) -> tuple[Tensor, Tensor]:
-    z, o = args[0], Options(*args[4:])
-    c = z.shape[o.dim]
-    keeps = o.hard and not o.smoothing and c >= dispatch.KEEP
-    rows = z.new_empty(z.shape[: o.dim] + z.shape[o.dim + 1 :])
-    return rows, z.new_empty((rows.numel(), 3) if keeps else (0,))
+    p = Softmax(*args)
+    keeps = p.hard and not p.smoothing and p.z.shape[p.dim] >= dispatch.KEEP
+    rows = p.z.new_empty(p.rows)
+    return rows, p.z.new_empty((rows.numel(), 3) if keeps else (0,))
 
 
 softmax_gradient.register_fake(lambda grad, kept, z, *args: torch.empty_like(z))
@@ -79,42 +82,35 @@ sigmoid_gradient.register_fake(lambda grad, z, *args: torch.empty_like(z))
 # Gradients
 
 
-def _keep_softmax(ctx: Any, inputs: Any, output: Any) -> None:
-    ctx.mark_non_differentiable(output[1])
-    ctx.save_for_backward(*inputs[:4], output[1])
-    ctx.options = Options(*inputs[4:])
+def _keep(ctx: Any, inputs: Any, output: Any) -> None:
+    kept = output[1:] if isinstance(output, tuple) else ()
+    tensors = TENSORS[Softmax if kept else Sigmoid]
+    ctx.mark_non_differentiable(*kept)
+    ctx.save_for_backward(*inputs[:tensors], *kept)
+    ctx.numbers = inputs[tensors:]
 
 
 def _softmax_backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
-    z, target, gammas, weight, kept = ctx.saved_tensors
-    tensors, o, wanted = (z, target, gammas, weight), ctx.options, ctx.needs_input_grad[:2]
-    if torch.is_grad_enabled():
-
-        def loss(z: Tensor, target: Tensor) -> Tensor:
-            return eager.formula_rows((z, target, gammas, weight), o)
-
-        return *dispatch.by_autograd(loss, (z, target), wanted, grad), *[None] * 8
-    by_z = softmax_gradient(grad, kept, *tensors, *o) if wanted[0] else None
-    return by_z, eager.target_gradient(tensors, o, grad) if wanted[1] else None, *[None] * 8
-
-
-def _keep_sigmoid(ctx: Any, inputs: Any, output: Any) -> None:
-    ctx.save_for_backward(*inputs[:2])
-    ctx.spec = Binary(*inputs[2:])
+    *tensors, kept = ctx.saved_tensors
+    p = Softmax(*tensors, *ctx.numbers)
+    return _gradients(ctx, p, grad, lambda: softmax_gradient(grad, kept, *p))
 
 
 def _sigmoid_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    (z, y), spec, wanted = ctx.saved_tensors, ctx.spec, ctx.needs_input_grad[:2]
-    if torch.is_grad_enabled():
-        again = dispatch.by_autograd(lambda z, y: eager.sigmoid_losses(z, y, spec), (z, y), wanted, grad)
-        return *again, None, None, None
-    by_z = sigmoid_gradient(grad, z, y, *spec) if wanted[0] else None
-    _, by_y = eager.sigmoid_gradients(z, y, spec, grad, (False, wanted[1]))
-    return by_z, by_y, None, None, None
+    p = Sigmoid(*ctx.saved_tensors, *ctx.numbers)
+    return _gradients(ctx, p, grad, lambda: sigmoid_gradient(grad, *p))
 
 
-softmax_rows.register_autograd(_softmax_backward, setup_context=_keep_softmax)
-sigmoid_losses.register_autograd(_sigmoid_backward, setup_context=_keep_sigmoid)
+def _gradients(ctx: Any, p: Loss, grad: Tensor, by_z: Callable[[], Tensor]) -> tuple[Tensor | None, ...]:
+    wanted, others = ctx.needs_input_grad[:2], [None] * (len(p) - 2)
+    if torch.is_grad_enabled():  # they will be differentiated again
+        return *dispatch.by_autograd(p, "none", grad, wanted), *others
+    _, by_target = p.gradients(grad, (False, wanted[1]))
+    return by_z() if wanted[0] else None, by_target, *others
+
+
+softmax_rows.register_autograd(_softmax_backward, setup_context=_keep)
+sigmoid_losses.register_autograd(_sigmoid_backward, setup_context=_keep)
 
 
 # Under vmap: rows and entries do not know of each other, so one more axis in front is one more axis of rows.
@@ -126,15 +122,15 @@ def _in_front(x: Tensor, at: int | None, size: int) -> Tensor:
 
 @softmax_rows.register_vmap  # type: ignore[untyped-decorator]
 def _(info: Any, in_dims: Any, *args: Any) -> Any:
-    (z, target, gammas, weight), o, size = args[:4], Options(*args[4:]), info.batch_size
-    if in_dims[3] is not None or (o.kind != OF_ROWS and in_dims[2] is not None):
+    p, size = Softmax(*args), info.batch_size
+    if in_dims[3] is not None or (p.kind != OF_ROWS and in_dims[2] is not None):
         raise ValueError("weight and gamma must be the same for all problems of a compiled vmap")
-    if gammas is not None and o.kind == OF_ROWS:
-        gammas = _in_front(
-            gammas.broadcast_to(target.shape) if in_dims[2] is None else gammas, in_dims[2], size
-        )
-    z, target = _in_front(z, in_dims[0], size), _in_front(target, in_dims[1], size)
-    rows, kept = softmax_rows(z, target, gammas, weight, *o._replace(dim=o.dim + 1))
+    z, target, gammas = _in_front(p.z, in_dims[0], size), _in_front(p.target, in_dims[1], size), p.gammas
+    if gammas is not None and p.kind == OF_ROWS:
+        # Axes that a problem's gammas lack come between the problems and theirs.
+        gammas = _in_front(gammas, in_dims[2], size)
+        gammas = gammas.reshape(size, *[1] * (z.ndim - 1 - gammas.ndim), *gammas.shape[1:])
+    rows, kept = softmax_rows(z, target, gammas, p.weight, *p[4:8], p.dim + 1, p.hard)
     return (rows, kept.view(size, -1, 3) if kept.numel() else kept.expand(size, 0)), (0, 0)
 
 

@@ -16,10 +16,9 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,8 +27,7 @@ from torch.autograd import Function
 from refocal._arrays import is_plain_tensor
 from refocal._checks import LARGEST_GAMMA
 from refocal.kernels import rows
-from refocal.torch import eager
-from refocal.torch.eager import OF_ROWS, Binary, Options, Tensors
+from refocal.torch.eager import OF_ROWS, TENSORS, Loss, Sigmoid, Softmax
 
 KEEP = 32
 """From so many classes on three numbers of each row are kept for the backward pass: a tenth of the logits."""
@@ -40,8 +38,12 @@ FOLDER = Path(torch.__file__).parent / "lib"
 """Where PyTorch may have its OpenMP library, in whose threads kernels run."""
 
 
-def choose(z: Tensor, target: Tensor) -> str:
-    """Return the name of the form that computes the loss of these tensors: the first line that fits."""
+def choose(z: Tensor, target: Tensor, *numbers: object) -> str:
+    """Return the name of the form that computes a loss: the first line that fits.
+
+    ``numbers`` are those that a kernel takes one of, and not one for each class.
+    """
+    one_each = not any(isinstance(x, Tensor) for x in numbers)
     if torch.compiler.is_compiling():
         if torch.compiler.is_exporting():  # the file must not need our operators
             return "formula"
@@ -52,7 +54,7 @@ def choose(z: Tensor, target: Tensor) -> str:
         )
     if not (is_plain_tensor(z) and is_plain_tensor(target)):  # somebody follows the operations
         return "formula"
-    if z.is_cpu and target.is_cpu and z.dtype is torch.float32 and z.numel() and kernels():
+    if z.is_cpu and target.is_cpu and z.dtype is torch.float32 and one_each and z.numel() and kernels():
         return "kernel"
     return "eager"
 
@@ -99,303 +101,213 @@ def _load() -> dict[str, ModuleType]:
     return {"hard": softmax, "soft": softmax, "sigmoid": sigmoid, "machine": machine}
 
 
-# The softmax loss
+# The losses
 
 
-def softmax_loss(tensors: Tensors, o: Options, reduction: str) -> Tensor:
-    """Return the loss by the form that `choose` names."""
-    form = choose(*tensors[:2])
+def loss_of(p: Loss, reduction: str) -> Tensor:
+    """Return a loss by the form that `choose` names."""
+    form = choose(p.z, p.target, *(p[2:] if isinstance(p, Sigmoid) else ()))
     if form == "kernel":
-        return apply(SoftmaxFocal, *tensors, o, form, reduction)
+        return _apply(p, form, reduction)
     if form == "eager":
-        rows = apply(SoftmaxFocal, *tensors, o, form, "none")
+        losses = _apply(p, form, "none")
     elif form == "operator":
         from refocal.torch import compiled
 
-        rows = compiled.softmax_rows(*tensors, *o)[0]
+        losses = compiled.losses(p)
     else:
-        rows = eager.formula_rows(tensors, o)
-    return _reduced(rows, tensors, o, reduction)
+        losses = p.formula()
+    return p.reduced(losses, reduction)
 
 
-def _reduced(rows: Tensor, tensors: Tensors, o: Options, reduction: str) -> Tensor:
-    if reduction == "none":
-        return rows
-    if reduction == "sum":
-        return rows.sum()
-    if not o.hard:
-        return rows.mean()
-    _, target, _, weight = tensors
-    kept = target != o.ignore
-    if weight is None:
-        return rows.sum() / kept.sum()
-    of_rows = weight.to(rows.dtype)[torch.where(kept, target, 0).long()]
-    return rows.sum() / torch.where(kept, of_rows, 0).sum()
+def _apply(p: Loss, form: str, reduction: str) -> Tensor:
+    result: Tensor = ClosedForm.apply(type(p), form, reduction, *p)  # type: ignore[no-untyped-call]
+    return result
 
 
-class SoftmaxFocal(Function):
-    """The loss by machine code or closed forms. Beyond the inputs at most three numbers a row are kept."""
+class ClosedForm(Function):
+    """A loss by machine code or in closed form. Beyond the inputs at most three numbers a row are kept."""
 
     @staticmethod
-    def forward(ctx: Any, *args: Any) -> Tensor:
-        z, target, gammas, weight, o, form, reduction = args
-        tensors = z, target, gammas, weight
+    def forward(ctx: Any, kind: type[Loss], form: str, reduction: str, *args: Any) -> Tensor:
+        p = kind(*args)
         if form == "kernel":
-            loss, kept, ctx.count = kernel_losses(tensors, o, reduction)
+            loss, kept, ctx.count = kernel_losses(p, reduction)
         else:
-            loss, kept, ctx.count = eager.eager_rows(tensors, o), None, 1.0
-        ctx.save_for_backward(*tensors, kept)  # weights and gammas too: a change before backward is an error
-        ctx.rest = o, form, reduction
+            loss, kept, ctx.count = p.losses(), None, 1.0
+        # Weights and gammas too: their change before the backward pass is an error.
+        ctx.save_for_backward(*p[: TENSORS[kind]], kept)
+        ctx.rest = kind, form, reduction, p[TENSORS[kind] :]
         return loss
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        z, target, gammas, weight, kept = ctx.saved_tensors
-        (o, form, reduction), grad, wanted = ctx.rest, grads[0], ctx.needs_input_grad[:2]
-        form = choose_gradient(form, grad, z, target)
-        if form == "formula":
-
-            def loss(z: Tensor, target: Tensor) -> Tensor:
-                tensors = z, target, gammas, weight
-                return _reduced(eager.formula_rows(tensors, o), tensors, o, reduction)
-
-            return *by_autograd(loss, (z, target), wanted, grad), *[None] * 5
-        tensors = z, target, gammas, weight
+        *tensors, kept = ctx.saved_tensors
+        (kind, form, reduction, numbers), grad, wanted = ctx.rest, grads[0], ctx.needs_input_grad[3:5]
+        p = kind(*tensors, *numbers)
+        form = choose_gradient(form, grad, *tensors[:2])
         by_z = by_target = None
-        if wanted[0] and form == "kernel":
-            by_z = kernel_gradient(tensors, o, kept, grad, ctx.count)
-        elif wanted[0]:
-            by_z = eager.eager_gradient(tensors, o, _for_rows(grad, ctx.count, z, o))
-        if wanted[1]:
-            by_target = eager.target_gradient(tensors, o, _for_rows(grad, ctx.count, z, o))
-        return by_z, by_target, *[None] * 5
+        if form == "formula":
+            by_z, by_target = by_autograd(p, reduction, grad, wanted)
+        elif form == "kernel" and not wanted[1]:
+            by_z = kernel_gradient(p, kept, grad, ctx.count)
+        else:
+            by_z, by_target = p.gradients(grad / ctx.count if ctx.count else grad * 0, wanted)
+        return None, None, None, by_z, by_target, *[None] * (len(p) - 2)
 
 
-def softmax_gradient(tensors: Tensors, o: Options) -> Tensor:
-    """Return the gradient by the logits of the sum of the losses."""
-    z = tensors[0].detach()
-    tensors, one = (z, *tensors[1:]), z.new_ones(())
-    if choose(z, tensors[1]) == "kernel":
-        return kernel_gradient(tensors, o, None, one, 1.0)
-    return eager.eager_gradient(tensors, o, _for_rows(one, 1.0, z, o))
-
-
-def _for_rows(grad: Tensor, count: float, z: Tensor, o: Options) -> Tensor:
-    """Return the gradient of a loss as one for each row."""
-    rows = z.shape[: o.dim] + z.shape[o.dim + 1 :]
-    return grad if grad.shape == rows and count == 1.0 else (grad / count if count else grad * 0).expand(rows)
-
-
-def by_autograd(
-    loss: Callable[..., Tensor], inputs: tuple[Tensor, ...], wanted: tuple[bool, ...], grad: Tensor
-) -> list[Tensor | None]:
+def by_autograd(p: Loss, reduction: str, grad: Tensor, wanted: tuple[bool, ...]) -> list[Tensor | None]:
     """Return gradients by autograd, with a graph of their own if they will be differentiated again."""
     again = torch.is_grad_enabled()
     with torch.enable_grad():
-        needed = [x for x, w in zip(inputs, wanted, strict=True) if w]
-        found = iter(torch.autograd.grad(loss(*inputs), needed, grad, create_graph=again))
+        needed = [x for x, w in zip(p[:2], wanted, strict=True) if w]
+        loss = p.reduced(p.formula(), reduction)
+        found = iter(torch.autograd.grad(loss, needed, grad, create_graph=again))
     return [next(found) if w else None for w in wanted]
 
 
-def apply(function: type[Function], *args: object) -> Tensor:
-    """Return what an autograd function gives."""
-    result: Tensor = function.apply(*args)  # type: ignore[no-untyped-call]
-    return result
+def gradient_of(p: Softmax) -> Tensor:
+    """Return the gradient by the logits of the sum of the losses."""
+    p = p._replace(z=p.z.detach())
+    one = p.z.new_ones(())
+    if choose(p.z, p.target) == "kernel":
+        return kernel_gradient(p, None, one, 1.0)
+    by_z, _ = p.gradients(one, (True, False))
+    assert by_z is not None
+    return by_z
 
 
-# The sigmoid loss
+# Machine code
 
 
-def sigmoid_loss(z: Tensor, y: Tensor, spec: Binary, reduction: str) -> Tensor:
-    """Return the loss by the form that `choose` names."""
-    form = choose(z, y)
-    if any(isinstance(x, Tensor) for x in spec):  # machine code takes one number each
-        form = {"kernel": "eager", "operator": "formula"}.get(form, form)
-    if form == "kernel":
-        return apply(SigmoidFocalFunction, z, y, spec, form, reduction)
-    if form == "eager":
-        losses = apply(SigmoidFocalFunction, z, y, spec, form, "none")
-    elif form == "operator":
-        from refocal.torch import compiled
+class Record(NamedTuple):
+    """What a kernel is given, see `refocal.kernels.softmax` and `refocal.kernels.sigmoid`."""
 
-        losses = compiled.sigmoid_losses(z, y, *spec)
+    kernel: str
+    inputs: list[float]
+    owners: list[Tensor]
+    """Of the memory that the kernel reads; labels come first."""
+    z: Tensor
+    """The logits as the kernel reads them."""
+    n: int
+    """How many rows."""
+
+
+def kernel_losses(p: Loss, reduction: str) -> tuple[Tensor, Tensor | None, float]:
+    """Return a loss by machine code, what is kept for the gradient, and what a mean was divided by."""
+    r = _record(p)
+    each, keep = reduction == "none", r.kernel == "hard" and r.z.numel() >= KEEP * r.n
+    if each:
+        loss = r.z.new_empty(p.rows) if isinstance(p, Softmax) else torch.empty_like(r.z)
     else:
-        losses = eager.sigmoid_losses(z, y, spec)
-    return _summed(losses, reduction)
-
-
-def _summed(losses: Tensor, reduction: str) -> Tensor:
-    if reduction == "none":
-        return losses
-    return losses.sum() if reduction == "sum" else losses.mean()
-
-
-class SigmoidFocalFunction(Function):
-    """The loss by machine code or closed forms. Nothing but the inputs is kept."""
-
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, y: Tensor, spec: Binary, form: str, reduction: str) -> Tensor:
-        ctx.save_for_backward(z, y)
-        ctx.rest = spec, form, reduction
-        return (
-            sigmoid_kernel_losses(z, y, spec, reduction)
-            if form == "kernel"
-            else eager.sigmoid_losses(z, y, spec)
-        )
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        z, y = ctx.saved_tensors
-        (spec, form, reduction), grad, wanted = ctx.rest, grads[0], ctx.needs_input_grad[:2]
-        form = choose_gradient(form, grad, z, y)
-        if form == "formula":
-
-            def loss(z: Tensor, y: Tensor) -> Tensor:
-                return _summed(eager.sigmoid_losses(z, y, spec), reduction)
-
-            return *by_autograd(loss, (z, y), wanted, grad), None, None, None
-        count = float(z.numel()) if reduction == "mean" else 1.0
-        if form == "kernel" and not wanted[1]:
-            return sigmoid_kernel_gradient(z, y, spec, grad, count), None, None, None, None
-        return *eager.sigmoid_gradients(z, y, spec, grad / count, wanted), None, None, None
-
-
-# Machine code: what a record holds, see `refocal.kernels.softmax` and `refocal.kernels.sigmoid`
-
-
-def kernel_losses(tensors: Tensors, o: Options, reduction: str) -> tuple[Tensor, Tensor | None, float]:
-    """Return the loss by machine code, what is kept for the gradient, and what a mean was divided by."""
-    z, c = tensors[0], tensors[0].shape[o.dim]
-    each = reduction == "none"
-    loss = z.new_empty(z.shape[: o.dim] + z.shape[o.dim + 1 :] if each else 0)
-    name, fields, owners = _fields(tensors, o)
-    kept = z.new_empty(z.numel() // c, 3) if name == "hard" and c >= KEEP else None
-    keep = (0, 0) if kept is None else (1, kept.data_ptr())
-    fields += [each, loss.data_ptr(), *keep, 1.0, 0, 0, 0, 0, 0]
-    total, count = _run(name, z.numel() // c, z.numel(), [0, *fields], owners)
+        loss = r.z.new_empty(0)
+    kept = r.z.new_empty(r.n, 3) if keep else None
+    outputs = [each, loss.data_ptr(), keep, 0 if kept is None else kept.data_ptr(), 1.0, 0, 0, 0, 0, 0]
+    total, number = _run(r, [0, *r.inputs, *outputs])
     if each:
         return loss, kept, 1.0
-    return _value(z, reduction, total, count), kept, count if reduction == "mean" else 1.0
+    if reduction == "mean":
+        total = total / number if number else math.nan
+    total = math.copysign(math.inf, total) if abs(total) > LARGEST else total
+    return r.z.new_full((), total), kept, number if reduction == "mean" else 1.0
 
 
-def kernel_gradient(tensors: Tensors, o: Options, kept: Tensor | None, grad: Tensor, count: float) -> Tensor:
-    """Return the gradient by the logits by machine code."""
-    z, c = _readable(tensors[0], torch.float32), tensors[0].shape[o.dim]
-    result = torch.empty_like(z)
-    where = _rows(result, o.dim)
-    if where is None:
-        result = torch.empty_like(z, memory_format=torch.contiguous_format)
-        where = rows(result.shape, result.stride(), o.dim) or (0, 1, 1, 0)
-    name, fields, owners = _fields((z, *tensors[1:]), o)
-    keep = (0, 0) if kept is None else (1, _own(owners, kept, torch.float32).data_ptr())
-    scale, each = _factor(owners, grad, count)
-    fields += [*each, *keep, scale, result.data_ptr(), *where]
-    _run(name, z.numel() // c, z.numel(), [1, *fields], owners)
+def kernel_gradient(p: Loss, kept: Tensor | None, grad: Tensor, count: float) -> Tensor:
+    """Return the gradient by the logits by machine code; ``count`` is what a mean was divided by."""
+    r = _record(p)
+    result, where = torch.empty_like(r.z), (0, 0, 0, 0, 0)
+    if isinstance(p, Softmax):
+        if _rows(result, p.dim) is None:
+            result = torch.empty_like(r.z, memory_format=torch.contiguous_format)
+        result, where = _readable_rows(result, p.dim)
+    else:
+        where = (result.data_ptr(), *where[1:])
+        grad = torch.empty_like(r.z).copy_(grad) if grad.ndim else grad  # in the order of the logits
+    keep = (0, 0) if kept is None else (1, _address(r.owners, kept, torch.float32))
+    if grad.ndim == 0:
+        scale, each = grad.item() / count if count else 0.0, (0, 0)
+    else:
+        scale, each = 1.0, (1, _address(r.owners, grad, torch.float32))
+    _run(r, [1, *r.inputs, *each, *keep, scale, *where])
     return result
 
 
-def sigmoid_kernel_losses(z: Tensor, y: Tensor, spec: Binary, reduction: str) -> Tensor:
-    """Return the loss by machine code."""
-    each = reduction == "none"
-    fields, owners, z = _sigmoid_fields(z, y, spec)
-    loss = torch.empty_like(z) if each else z.new_empty(0)
-    fields += [each, loss.data_ptr(), 1.0, 0]
-    total, count = _run("sigmoid", z.numel(), z.numel(), [0, *fields], owners)
-    return loss if each else _value(z, reduction, total, count)
-
-
-def sigmoid_kernel_gradient(z: Tensor, y: Tensor, spec: Binary, grad: Tensor, count: float) -> Tensor:
-    """Return the gradient by the logits by machine code."""
-    fields, owners, z = _sigmoid_fields(z, y, spec)
-    if grad.ndim:
-        grad = torch.empty_like(z).copy_(grad)  # in the order of the logits
-    result = torch.empty_like(z)
-    scale, each = _factor(owners, grad, count)
-    _run("sigmoid", z.numel(), z.numel(), [1, *fields, *each, scale, result.data_ptr()], owners)
-    return result
-
-
-def _run(name: str, count: int, work: int, fields: list[float], owners: list[Tensor]) -> tuple[float, float]:
+def _run(r: Record, fields: list[float]) -> tuple[float, float]:
     """Run a kernel on memory that the owners hold until it ends; return its sums."""
-    modules = kernels()
-    team = modules["machine"].openmp(FOLDER)
+    modules, threads = kernels(), torch.get_num_threads()
+    run, team = getattr(modules[r.kernel], r.kernel), modules["machine"].openmp(FOLDER)
     try:
-        sums: tuple[float, float] = getattr(modules[name], name)(
-            count, work, torch.get_num_threads(), team, owners, *fields
-        )
+        sums: tuple[float, float] = run(r.n, r.z.numel(), threads, team, r.owners, *fields)
     except IndexError as error:
         (row,) = error.args
-        raise IndexError(f"Target {int(owners[0].reshape(-1)[row])} is out of bounds.") from None
+        raise IndexError(f"Target {int(r.owners[0].reshape(-1)[row])} is out of bounds.") from None
     return sums
 
 
-def _fields(tensors: Tensors, o: Options) -> tuple[str, list[float], list[Tensor]]:
-    """Return the kind of kernel, what its record has of the inputs, and who owns the memory."""
-    z, target, gammas, weight = tensors
+def _record(p: Loss) -> Record:
+    if isinstance(p, Sigmoid):
+        return _sigmoid_record(p)
     owners: list[Tensor] = []
-    labels = _own(owners, target, torch.int64).data_ptr() if o.hard else 0  # the first: see `_run`
-    fields: list[float] = [z.shape[o.dim], *_own_rows(owners, z, o.dim)]
-    name, gamma = "hard" if o.hard and not o.smoothing else "soft", min(o.gamma, LARGEST_GAMMA)
-    if name == "hard":
-        fields += [labels]
+    labels = _address(owners, p.target, torch.int64) if p.hard else 0
+    z, where = _readable_rows(p.z, p.dim)
+    owners.append(z)
+    c, gamma = z.shape[p.dim], min(p.gamma, LARGEST_GAMMA)
+    inputs: list[float] = [c, *where]
+    if hard := p.hard and not p.smoothing:
+        inputs += [labels]
     else:
-        where = (0, 0, 0, 1, 0) if o.hard else _own_rows(owners, target.to(torch.float32), o.dim)
-        whole = gammas is None and gamma in (
-            0.0,
-            1.0,
-            2.0,
-            3.0,
-        )  # powers by multiplication are the faster ones
-        fields += [o.hard, labels, *where, o.smoothing]
-        fields += [1, int(gamma) & 1, int(gamma) & 2] if whole else [0, 0, 0]
-    address = 0
-    if gammas is not None:
-        gammas = gammas.to(torch.float64).clamp(max=LARGEST_GAMMA)
-        if o.kind == OF_ROWS:
-            gammas = gammas.broadcast_to(z.shape[: o.dim] + z.shape[o.dim + 1 :])
-        address = _own(owners, gammas, torch.float64).data_ptr()
-    fields += [gamma, o.kind, address]
-    fields += [0, 0] if weight is None else [1, _own(owners, weight, torch.float32).data_ptr()]
-    return name, [*fields, o.ignore], owners
+        where = (0, 0, 0, 1, 0)
+        if not p.hard:
+            v, where = _readable_rows(p.target.to(torch.float32), p.dim)
+            owners.append(v)
+        whole = p.gammas is None and gamma in (0.0, 1.0, 2.0, 3.0)  # powers by multiplication are faster
+        inputs += [p.hard, labels, *where, p.smoothing]
+        inputs += [1, int(gamma) & 1, int(gamma) & 2] if whole else [0, 0, 0]
+    gammas = 0
+    if p.gammas is not None:
+        values = p.gammas.to(torch.float64).clamp(max=LARGEST_GAMMA)
+        values = values.broadcast_to(p.rows) if p.kind == OF_ROWS else values
+        gammas = _address(owners, values, torch.float64)
+    inputs += [gamma, p.kind, gammas]
+    inputs += [0, 0] if p.weight is None else [1, _address(owners, p.weight, torch.float32)]
+    return Record("hard" if hard else "soft", [*inputs, p.ignore], owners, z, z.numel() // c)
 
 
-def _sigmoid_fields(z: Tensor, y: Tensor, spec: Binary) -> tuple[list[float], list[Tensor], Tensor]:
-    """Return what a record has of the inputs, who owns the memory, and the logits, without gaps in it."""
-    z = _readable(z, torch.float32)
+def _sigmoid_record(p: Sigmoid) -> Record:
+    z, y = _readable(p.z, torch.float32), p.target
     if not z.is_contiguous() and torch.empty_like(z).stride() != z.stride():  # with gaps, or overlapping
         z = z.contiguous()
     if y.dtype is not torch.float32 or y.stride() != z.stride() or y.is_neg():
         y = torch.empty_like(z).copy_(y)
-    gamma = min(float(spec.gamma), LARGEST_GAMMA)
+    gamma = min(float(p.gamma), LARGEST_GAMMA)
     whole = min(3, int(gamma))  # powers by multiplication are the exact ones
-    numbers = [whole & 1, whole & 2, gamma - whole, float(spec.of_one), float(spec.of_zero)]
-    return [z.data_ptr(), y.data_ptr(), *numbers], [z, y], z
+    numbers = [whole & 1, whole & 2, gamma - whole, float(p.of_one), float(p.of_zero)]
+    return Record("sigmoid", [z.data_ptr(), y.data_ptr(), *numbers], [z, y], z, z.numel())
 
 
-def _rows(x: Tensor, dim: int) -> tuple[int, ...] | None:
-    if x.ndim == 2 and dim == 1:
+def _rows(x: Tensor, dim: int) -> tuple[int, int, int, int] | None:
+    if x.ndim == 2:
         outer, of_class = x.stride()
         return outer, of_class, 1, 0
     return rows(x.shape, x.stride(), dim)
 
 
-def _own_rows(owners: list[Tensor], x: Tensor, dim: int) -> tuple[int, ...]:
-    """Return the fields of rows, whose memory is added to the owners."""
+def _readable_rows(x: Tensor, dim: int) -> tuple[Tensor, tuple[int, int, int, int, int]]:
+    """Return a tensor of rows that machine code can read, and the fields that say where they are."""
     x = _readable(x, torch.float32)
     where = _rows(x, dim)
     if where is None:
         x = x.contiguous()
-        where = rows(x.shape, x.stride(), dim)
+        where = _rows(x, dim)
         assert where is not None
-    owners.append(x)
-    return x.data_ptr(), *where
+    return x, (x.data_ptr(), *where)
 
 
-def _own(owners: list[Tensor], x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a tensor as a run of numbers, and add it to the owners."""
+def _address(owners: list[Tensor], x: Tensor, dtype: torch.dtype) -> int:
+    """Return where the numbers of a tensor are, one after the other; who has them is added to the owners."""
     x = _readable(x, dtype)
     owners.append(x if x.is_contiguous() else x.contiguous())
-    return owners[-1]
+    return owners[-1].data_ptr()
 
 
 def _readable(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -403,17 +315,3 @@ def _readable(x: Tensor, dtype: torch.dtype) -> Tensor:
     if x.dtype is dtype and x.is_cpu and not (x.is_neg() or x._is_zerotensor()):
         return x
     return x.to("cpu", dtype).resolve_neg().clone()
-
-
-def _factor(owners: list[Tensor], grad: Tensor, count: float) -> tuple[float, tuple[int, int]]:
-    """Return what gradients are multiplied by: a number, and whether and where each row has its own."""
-    if grad.ndim == 0:
-        return grad.item() / count if count else 0.0, (0, 0)
-    return 1.0, (1, _own(owners, grad, torch.float32).data_ptr())
-
-
-def _value(z: Tensor, reduction: str, total: float, count: float) -> Tensor:
-    """Return a sum, or a mean (NaN of no rows)."""
-    if reduction == "mean":
-        total = total / count if count else math.nan
-    return z.new_full((), math.copysign(math.inf, total) if abs(total) > LARGEST else total)

@@ -2,8 +2,7 @@
 
 By the logits z the gradient of a row with an integer target is that of cross entropy times one number, phi(p)
 of the target's probability p, since d loss / d log p = -phi(p). Nothing is kept for the backward pass beyond
-the inputs. The closed forms are not differentiated by autograd; `formula_rows` is what autograd, `vmap` and
-tracers can follow.
+the inputs. Autograd does not see the closed forms; the formula is what autograd, `vmap` and tracers follow.
 """
 
 from __future__ import annotations
@@ -21,36 +20,138 @@ from refocal.focal import focal_terms
 Number = float | Tensor
 """A number, or a tensor that broadcasts to the logits."""
 
-Tensors = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
-"""Logits, targets, gammas, weights of the classes: as they were given, but for the logits' dtype."""
+Gradients = tuple[Tensor | None, Tensor | None]
+"""By the logits and by the targets, where they are wanted."""
 
 OF_ALL, OF_ROWS, OF_CLASSES = 0, 1, 2
 """What gamma differs between: nothing, rows, classes."""
 
 
-class Options(NamedTuple):
-    """What a softmax loss is beside its tensors."""
+class Softmax(NamedTuple):
+    """A softmax loss with its arguments, as they were given but for the dtype of the logits."""
 
+    z: Tensor
+    target: Tensor
+    gammas: Tensor | None
+    weight: Tensor | None
     gamma: float
     kind: int
-    """`OF_ALL`: gamma is the number above. Else it is a tensor that broadcasts to the rows, or (C,)."""
+    """`OF_ALL`: gamma is the number above. Else it is the tensor, which broadcasts to the rows or is (C,)."""
     ignore: int
     smoothing: float
     dim: int
     hard: bool
     """Whether targets are class indices, of any integer type; else they are distributions."""
 
+    @property
+    def rows(self) -> torch.Size:
+        """The shape without the classes."""
+        return self.z.shape[: self.dim] + self.z.shape[self.dim + 1 :]
 
-# The softmax loss. Tensors for each row have length 1 along dim.
+    def formula(self) -> Tensor:
+        """Return the loss of each row by the array functions of `refocal.focal`."""
+
+        def hard(z: Tensor, y: Tensor, gamma: Any, of_class: Tensor | None) -> Tensor:
+            weight = 1.0 if of_class is None else of_class
+            return focal_terms(z, y.squeeze(self.dim), gamma, self.dim, weight).unsqueeze(self.dim)  # type: ignore[no-any-return]
+
+        def soft(z: Tensor, v: Tensor, gamma: Any) -> Tensor:
+            return focal_terms(z, v, gamma, self.dim).unsqueeze(self.dim)  # type: ignore[no-any-return]
+
+        return self._combined(hard, soft).squeeze(self.dim)
+
+    def losses(self) -> Tensor:
+        """Return the loss of each row by the closed form."""
+        if self.hard and self.target.device.type == "cpu":
+            outside = (self.target < 0) | (self.target >= self.z.shape[self.dim])
+            bad = self.target[outside & (self.target != self.ignore)]
+            if len(bad):
+                raise IndexError(f"Target {int(bad[0])} is out of bounds.")
+
+        def hard(z: Tensor, y: Tensor, gamma: Any, of_class: Tensor | None) -> Tensor:
+            rows = _hard_rows(z, y, self._of_target(gamma, y), self.dim)
+            if of_class is None:
+                return rows
+            weight = of_class.reshape(-1)[y]
+            return torch.where(weight == 0, 0, weight * rows)  # the loss may be infinite
+
+        return self._combined(hard, lambda z, v, g: _soft_rows(z, v, g, self.dim)).squeeze(self.dim)
+
+    def gradients(self, grad: Tensor, wanted: tuple[bool, ...]) -> Gradients:
+        """Return the gradients of the losses times grad, which is a number or one for each row."""
+        grad = grad.expand(self.rows).unsqueeze(self.dim)
+        by_z = by_target = None
+        if wanted[0]:
+
+            def hard(z: Tensor, y: Tensor, gamma: Any, of_class: Tensor | None) -> Tensor:
+                by = grad if of_class is None else grad * of_class.reshape(-1)[y]
+                return _hard_gradient(z, y, self._of_target(gamma, y), self.dim, by)
+
+            by_z = self._combined(hard, lambda z, v, g: _soft_gradient(z, v, g, self.dim, grad))
+        if wanted[1]:  # each class has its own loss as its slope
+            weight = None if self.weight is None else self._of_class(self.weight)
+            terms = self._combined(_no_labels, lambda z, v, g: _soft_terms(z, g, self.dim))
+            by_target = (terms if weight is None else terms * weight) * ((1 - self.smoothing) * grad)
+            by_target = by_target.to(self.target.dtype)
+        return by_z, by_target
+
+    def reduced(self, rows: Tensor, reduction: str) -> Tensor:
+        """Return the losses of rows, their sum, or their mean as cross entropy takes it."""
+        if reduction != "mean" or not self.hard:
+            return _reduced(rows, reduction)
+        kept = self.target != self.ignore
+        if self.weight is None:
+            return rows.sum() / kept.sum()
+        of_rows = self.weight.to(rows.dtype)[torch.where(kept, self.target, 0).long()]
+        return rows.sum() / torch.where(kept, of_rows, 0).sum()
+
+    def _combined(self, hard: Callable[..., Tensor], soft: Callable[..., Tensor]) -> Tensor:
+        """Return what ``hard`` and ``soft`` give, losses or gradients, put together for the arguments.
+
+        Whatever they get for each row has length 1 along the class axis.
+        """
+        z, dim, c, eps = self.z, self.dim, self.z.shape[self.dim], self.smoothing
+        gamma: Number = self.gamma
+        if self.gammas is not None:
+            gamma = self.gammas.to(z.dtype).clamp(max=LARGEST_GAMMA)
+            per_class = self.kind == OF_CLASSES
+            gamma = self._of_class(gamma) if per_class else gamma.broadcast_to(self.rows).unsqueeze(dim)
+        of_class = None if self.weight is None else self._of_class(self.weight)
+        if not self.hard:
+            v = self.target.to(z.dtype)
+            v = (1 - eps) * v + eps / c if eps else v
+            return soft(z, v if of_class is None else v * of_class, gamma)
+        kept = (self.target != self.ignore).unsqueeze(dim)
+        y = torch.where(kept, self.target.unsqueeze(dim), 0).long()
+        z = torch.where(kept, z, 0)  # an ignored row may hold anything, and has no gradient
+        result = hard(z, y, gamma, of_class)
+        if eps:
+            even = z.new_full((), 1 / c) if of_class is None else of_class / c
+            result = (1 - eps) * result + eps * soft(z, even.expand_as(z), gamma)
+        return torch.where(kept, result, 0)
+
+    def _of_class(self, values: Tensor) -> Tensor:
+        return values.to(self.z.dtype).view([-1] + [1] * (self.z.ndim - self.dim - 1))
+
+    def _of_target(self, gamma: Any, y: Tensor) -> Any:
+        return gamma.reshape(-1)[y] if self.kind == OF_CLASSES else gamma
 
 
-def hard_rows(z: Tensor, y: Tensor, gamma: Number, dim: int) -> Tensor:
+def _reduced(losses: Tensor, reduction: str) -> Tensor:
+    return losses if reduction == "none" else losses.sum() if reduction == "sum" else losses.mean()
+
+
+def _no_labels(*args: Any) -> Tensor:
+    raise AssertionError("class indices have no gradient")
+
+
+def _hard_rows(z: Tensor, y: Tensor, gamma: Number, dim: int) -> Tensor:
     """Return the losses for class indices y."""
     nll = _neg_log_prob(z, y, dim)
     return torch.expm1(-nll).neg_().pow_(gamma) * nll
 
 
-def hard_gradient(z: Tensor, y: Tensor, gamma: Number, dim: int, grad: Tensor) -> Tensor:
+def _hard_gradient(z: Tensor, y: Tensor, gamma: Number, dim: int, grad: Tensor) -> Tensor:
     """Return the gradient by z of the losses times grad."""
     nll = _neg_log_prob(z, y, dim)
     miss = torch.expm1(-nll).neg_()
@@ -70,19 +171,19 @@ def _neg_log_prob(z: Tensor, y: Tensor, dim: int) -> Tensor:
     return nll.clamp_(min=torch.finfo(z.dtype).tiny)
 
 
-def soft_rows(z: Tensor, v: Tensor, gamma: Number, dim: int) -> Tensor:
+def _soft_rows(z: Tensor, v: Tensor, gamma: Number, dim: int) -> Tensor:
     """Return the losses for distributions v."""
-    terms = soft_terms(z, gamma, dim).mul_(v)
+    terms = _soft_terms(z, gamma, dim).mul_(v)
     return torch.where(v == 0, 0, terms).sum(dim, keepdim=True)  # a masked class that is no target adds none
 
 
-def soft_terms(z: Tensor, gamma: Number, dim: int) -> Tensor:
-    """Return the loss of each class, which is the derivative of `soft_rows` by v."""
+def _soft_terms(z: Tensor, gamma: Number, dim: int) -> Tensor:
+    """Return the loss of each class, which is the derivative of `_soft_rows` by v."""
     log_q = z.log_softmax(dim)
     return torch.expm1(log_q).neg_().pow_(gamma).mul_(log_q.neg_())
 
 
-def soft_gradient(z: Tensor, v: Tensor, gamma: Number, dim: int, grad: Tensor) -> Tensor:
+def _soft_gradient(z: Tensor, v: Tensor, gamma: Number, dim: int, grad: Tensor) -> Tensor:
     """Return the gradient by z of the losses times grad."""
     log_q = z.log_softmax(dim).clamp_(min=torch.finfo(z.dtype).min / 4)  # so that 0 log 0 is 0
     q, miss = log_q.exp(), torch.expm1(log_q).neg_()
@@ -92,149 +193,59 @@ def soft_gradient(z: Tensor, v: Tensor, gamma: Number, dim: int, grad: Tensor) -
     return q.mul_(slopes.sum(dim, keepdim=True) - slopes).sub_(slopes * miss).mul_(grad)
 
 
-def formula_rows(tensors: Tensors, o: Options) -> Tensor:
-    """Return the losses of rows by the array functions of `refocal.focal`."""
+class Sigmoid(NamedTuple):
+    """A sigmoid loss with its arguments; numbers that differ between classes are tensors that broadcast."""
 
-    def hard(z: Tensor, y: Tensor, gamma: Any, of_class: Tensor | None) -> Tensor:
-        loss: Tensor = focal_terms(z, y.squeeze(o.dim), gamma, o.dim, 1.0 if of_class is None else of_class)
-        return loss.unsqueeze(o.dim)
-
-    def soft(z: Tensor, v: Tensor, gamma: Any) -> Tensor:
-        loss: Tensor = focal_terms(z, v, gamma, o.dim)
-        return loss.unsqueeze(o.dim)
-
-    return _combined(hard, soft, tensors, o).squeeze(o.dim)
-
-
-def eager_rows(tensors: Tensors, o: Options) -> Tensor:
-    """Return the losses of rows by closed forms."""
-    z, target = tensors[:2]
-    if o.hard and target.device.type == "cpu":
-        c = z.shape[o.dim]
-        bad = ((target < 0) | (target >= c)) & (target != o.ignore)
-        if bool(bad.any()):
-            raise IndexError(f"Target {int(target[bad][0])} is out of bounds.")
-
-    def hard(z: Tensor, y: Tensor, gamma: Any, of_class: Tensor | None) -> Tensor:
-        rows = hard_rows(z, y, _gamma_at(gamma, y, o), o.dim)
-        if of_class is None:
-            return rows
-        weight = of_class.reshape(-1)[y]
-        return torch.where(weight == 0, 0, weight * rows)  # the loss may be infinite
-
-    return _combined(hard, lambda z, v, gamma: soft_rows(z, v, gamma, o.dim), tensors, o).squeeze(o.dim)
-
-
-def eager_gradient(tensors: Tensors, o: Options, grad: Tensor) -> Tensor:
-    """Return the gradient by the logits of the losses of rows times grad."""
-    grad = grad.unsqueeze(o.dim)
-
-    def hard(z: Tensor, y: Tensor, gamma: Any, of_class: Tensor | None) -> Tensor:
-        by = grad if of_class is None else grad * of_class.reshape(-1)[y]
-        return hard_gradient(z, y, _gamma_at(gamma, y, o), o.dim, by)
-
-    def soft(z: Tensor, v: Tensor, gamma: Any) -> Tensor:
-        return soft_gradient(z, v, gamma, o.dim, grad)
-
-    return _combined(hard, soft, tensors, o)
-
-
-def target_gradient(tensors: Tensors, o: Options, grad: Tensor) -> Tensor:
-    """Return the gradient by targets that are distributions: each has the loss of its class, weighted."""
-    z, target, gammas, weight = tensors
-    terms = _combined(
-        _no_labels, lambda z, v, gamma: soft_terms(z, gamma, o.dim), (z, target, gammas, None), o
-    )
-    if weight is not None:
-        terms *= weight.to(z.dtype).view([-1] + [1] * (z.ndim - o.dim - 1))
-    return (terms * ((1 - o.smoothing) * grad.unsqueeze(o.dim))).to(target.dtype)
-
-
-def _no_labels(*args: Any) -> Tensor:
-    raise AssertionError("class indices have no gradient")
-
-
-def _combined(
-    hard: Callable[..., Tensor], soft: Callable[..., Tensor], tensors: Tensors, o: Options
-) -> Tensor:
-    """Return what ``hard`` and ``soft`` give, losses or gradients, put together for the options."""
-    z, target, gammas, weight = tensors
-    dim, c = o.dim, z.shape[o.dim]
-    of_classes = [c] + [1] * (z.ndim - dim - 1)
-    gamma: Number = o.gamma
-    if gammas is not None:
-        gamma = gammas.to(z.dtype).clamp(max=LARGEST_GAMMA)
-        rows = z.shape[:dim] + z.shape[dim + 1 :]
-        gamma = gamma.view(of_classes) if o.kind == OF_CLASSES else gamma.broadcast_to(rows).unsqueeze(dim)
-    of_class = None if weight is None else weight.to(z.dtype).view(of_classes)
-    if not o.hard:
-        v = target.to(z.dtype)
-        v = (1 - o.smoothing) * v + o.smoothing / c if o.smoothing else v
-        return soft(z, v if of_class is None else v * of_class, gamma)
-    kept = (target != o.ignore).unsqueeze(dim)
-    y = torch.where(kept, target.unsqueeze(dim), 0).long()
-    z = torch.where(kept, z, 0)  # an ignored row may hold anything, and has no gradient
-    result = hard(z, y, gamma, of_class)
-    if o.smoothing:
-        even = z.new_full((), 1 / c) if of_class is None else of_class / c
-        result = (1 - o.smoothing) * result + o.smoothing * soft(z, even.expand_as(z), gamma)
-    return torch.where(kept, result, 0)
-
-
-def _gamma_at(gamma: Any, y: Tensor, o: Options) -> Any:
-    """Return gamma of the target's class, where there is one for each class."""
-    return gamma.reshape(-1)[y] if o.kind == OF_CLASSES else gamma
-
-
-# The sigmoid loss
-
-
-class Binary(NamedTuple):
-    """The numbers of a sigmoid loss; those that differ between classes are tensors that broadcast."""
-
+    z: Tensor
+    target: Tensor
     gamma: Number
     of_one: Number
     """The weight of y = 1."""
     of_zero: Number
 
+    def losses(self) -> Tensor:
+        """Return the loss of each binary problem: the closed form, which autograd can follow too."""
+        y, (one, zero) = self.target, self._terms()
+        # A logit may be infinite: nothing of the target that it excludes may be left.
+        one, zero = self.of_one * y * one, self.of_zero * (1 - y) * zero
+        return torch.where(y == 0, 0, one) + torch.where(y == 1, 0, zero)
 
-def sigmoid_losses(z: Tensor, y: Tensor, spec: Binary) -> Tensor:
-    """Return the loss of each binary problem, which autograd can differentiate too."""
-    one, zero = _sigmoid_terms(z, spec.gamma)
-    # A logit may be infinite: nothing of the target that it excludes may be left.
-    return torch.where(y == 0, 0, spec.of_one * y * one) + torch.where(
-        y == 1, 0, spec.of_zero * (1 - y) * zero
-    )
+    def formula(self) -> Tensor:
+        """Return the same."""
+        return self.losses()
+
+    def gradients(self, grad: Tensor, wanted: tuple[bool, ...]) -> Gradients:
+        """Return the gradients of the losses times grad, which is a number or one for each entry."""
+        y, by_z, by_target = self.target, None, None
+        if wanted[0]:
+            one = self._slope(self.z).mul_(self.of_one * y)
+            zero = self._slope(-self.z).mul_(self.of_zero * (1 - y))
+            by_z = (torch.where(y == 1, 0, zero) - torch.where(y == 0, 0, one)).mul_(grad)
+        if wanted[1]:
+            one, zero = self._terms()
+            by_target = (self.of_one * one - self.of_zero * zero) * grad
+        return by_z, by_target
+
+    def reduced(self, losses: Tensor, reduction: str) -> Tensor:
+        """Return the losses, their sum or their mean."""
+        return _reduced(losses, reduction)
+
+    def _terms(self) -> tuple[Tensor, Tensor]:
+        """Return the losses of y = 1 and of y = 0."""
+        neg_log_p, neg_log_miss = -F.logsigmoid(self.z), -F.logsigmoid(-self.z)
+        return self._power(neg_log_miss) * neg_log_p, self._power(neg_log_p) * neg_log_miss
+
+    def _slope(self, z: Tensor) -> Tensor:
+        """Return minus the derivative of the loss of y = 1: (1 - p)^gamma (1 - p + gamma p (-log p))."""
+        p, neg_log_p, neg_log_miss = torch.sigmoid(z), -F.logsigmoid(z), -F.logsigmoid(-z)
+        hit = torch.where(p > 0, p * neg_log_p, 0)  # also where the logit is infinite
+        return self._power(neg_log_miss) * (torch.sigmoid(-z) + self.gamma * hit)
+
+    def _power(self, neg_log: Tensor) -> Tensor:
+        """Return x^gamma from -log x, which may be infinite; x itself would underflow."""
+        return torch.exp(-self.gamma * neg_log.clamp(max=torch.finfo(neg_log.dtype).max))
 
 
-def sigmoid_gradients(
-    z: Tensor, y: Tensor, spec: Binary, grad: Tensor, wanted: tuple[bool, ...]
-) -> tuple[Tensor | None, Tensor | None]:
-    """Return the gradients by z and y of the losses times grad."""
-    by_z = by_y = None
-    if wanted[0]:
-        one = _sigmoid_slope(z, spec.gamma).mul_(spec.of_one * y)
-        zero = _sigmoid_slope(-z, spec.gamma).mul_(spec.of_zero * (1 - y))
-        by_z = (torch.where(y == 1, 0, zero) - torch.where(y == 0, 0, one)).mul_(grad)
-    if wanted[1]:
-        one, zero = _sigmoid_terms(z, spec.gamma)
-        by_y = (spec.of_one * one - spec.of_zero * zero) * grad
-    return by_z, by_y
-
-
-def _sigmoid_terms(z: Tensor, gamma: Number) -> tuple[Tensor, Tensor]:
-    """Return the losses of y = 1 and of y = 0."""
-    neg_log_p, neg_log_miss = -F.logsigmoid(z), -F.logsigmoid(-z)
-    return _power(neg_log_miss, gamma) * neg_log_p, _power(neg_log_p, gamma) * neg_log_miss
-
-
-def _sigmoid_slope(z: Tensor, gamma: Number) -> Tensor:
-    """Return minus the derivative of the loss of y = 1: (1 - p)^gamma (1 - p + gamma p (-log p))."""
-    p, neg_log_p, neg_log_miss = torch.sigmoid(z), -F.logsigmoid(z), -F.logsigmoid(-z)
-    hit = torch.where(p > 0, p * neg_log_p, 0)  # also where the logit is infinite
-    return _power(neg_log_miss, gamma) * (torch.sigmoid(-z) + gamma * hit)
-
-
-def _power(neg_log: Tensor, gamma: Number) -> Tensor:
-    """Return x^gamma from -log x, which may be infinite; x itself would underflow."""
-    return torch.exp(-gamma * neg_log.clamp(max=torch.finfo(neg_log.dtype).max))
+Loss = Softmax | Sigmoid
+TENSORS = {Softmax: 4, Sigmoid: 2}
+"""How many tensors come first."""

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.jit._trace import TracerWarning
 
 from refocal._arrays import is_plain_tensor
 from refocal._checks import check_entries, check_fraction, check_number
 from refocal.objectives import Focal, Objective, SigmoidFocal
 from refocal.torch import dispatch
-from refocal.torch.eager import OF_ALL, OF_CLASSES, OF_ROWS, Binary, Options, Tensors
+from refocal.torch.eager import OF_ALL, OF_CLASSES, OF_ROWS, Sigmoid, Softmax
 
 Gamma = float | Sequence[float] | Tensor
 REDUCTIONS = ("mean", "sum", "none")
@@ -52,8 +53,8 @@ def focal_loss(
         0.0875
     """
     check_reduction(reduction)
-    tensors, options = _softmax_problem(logits, target, gamma, weight, ignore_index, label_smoothing)
-    return dispatch.softmax_loss(tensors, options, reduction).to(_result_dtype(logits))
+    problem = _softmax(logits, target, gamma, weight, ignore_index, label_smoothing)
+    return dispatch.loss_of(problem, reduction).to(_result_dtype(logits))
 
 
 def focal_gradient(
@@ -76,8 +77,8 @@ def focal_gradient(
         tensor([[-0.0049,  0.0049],
                 [ 0.2983, -0.2983]])
     """
-    tensors, options = _softmax_problem(logits, target, gamma, weight, ignore_index, label_smoothing)
-    return dispatch.softmax_gradient(tensors, options).to(logits.dtype)
+    problem = _softmax(logits, target, gamma, weight, ignore_index, label_smoothing)
+    return dispatch.gradient_of(problem).to(logits.dtype)
 
 
 def which_form(logits: Tensor, target: Tensor) -> str:
@@ -93,15 +94,10 @@ def which_form(logits: Tensor, target: Tensor) -> str:
     return dispatch.choose(logits.to(_working_dtype(logits)), target)
 
 
-def _softmax_problem(
-    logits: Tensor,
-    target: Tensor,
-    gamma: Gamma,
-    weight: Tensor | None,
-    ignore_index: int,
-    label_smoothing: float,
-) -> tuple[Tensors, Options]:
-    """Check the arguments of a softmax loss and return them as the forms take them."""
+def _softmax(
+    logits: Tensor, target: Tensor, gamma: Gamma, weight: Tensor | None, ignore: int, label_smoothing: float
+) -> Softmax:
+    """Check the arguments of a softmax loss."""
     smoothing = check_fraction("label_smoothing", label_smoothing) if label_smoothing else 0.0
     if not logits.is_floating_point():
         raise TypeError(f"logits must hold floating point numbers, got dtype {logits.dtype}")
@@ -123,24 +119,17 @@ def _softmax_problem(
             raise ValueError(
                 f"weight must have one number for each of the {c} classes, got shape {tuple(weight.shape)}"
             )
-        if weight.requires_grad:
-            raise ValueError("weight must not require a gradient, got a tensor that does")
+        _check_no_gradient("weight", weight)
     z = logits if logits.dtype.itemsize >= 4 else logits.to(torch.float32)
     if isinstance(gamma, (int, float)):
         number, kind, gammas = check_number("gamma", gamma, low=0.0, rule="finite and >= 0"), OF_ALL, None
     else:
         number, (kind, gammas) = 0.0, _gammas(gamma, z, dim)
-    if not isinstance(ignore_index, int):
-        ignore_index = _index(ignore_index)
-    options = Options(number, kind, ignore_index, smoothing, dim, hard)
-    return (z, target, gammas, weight), options
-
-
-def _index(ignore_index: object) -> int:
     try:
-        return operator.index(ignore_index)  # type: ignore[arg-type]
+        ignore = operator.index(ignore)
     except TypeError:
-        raise TypeError(f"ignore_index must be an integer, got {ignore_index!r}") from None
+        raise TypeError(f"ignore_index must be an integer, got {ignore!r}") from None
+    return Softmax(z, target, gammas, weight, number, kind, ignore, smoothing, dim, hard)
 
 
 def _gammas(gamma: Tensor | Sequence[float], z: Tensor, dim: int) -> tuple[int, Tensor]:
@@ -203,8 +192,8 @@ def sigmoid_focal_loss(
         y = (1 - spec.label_smoothing) * y + spec.label_smoothing / 2
     of_one = 1.0 if spec.alpha is None else spec.alpha
     of_zero = 1.0 if spec.alpha is None else _minus(spec.alpha)
-    numbers = Binary(*(_of_classes(x, z) for x in (spec.gamma, of_one, of_zero)))
-    return dispatch.sigmoid_loss(z, y, numbers, reduction).to(_result_dtype(logits))
+    problem = Sigmoid(z, y, *(_of_classes(x, z) for x in (spec.gamma, of_one, of_zero)))
+    return dispatch.loss_of(problem, reduction).to(_result_dtype(logits))
 
 
 def _minus(alpha: float | tuple[float, ...]) -> float | tuple[float, ...]:
@@ -284,8 +273,7 @@ class FocalLoss(_Loss):
         if weight is not None:
             if not isinstance(weight, Tensor):
                 weight = torch.tensor(weight, dtype=torch.get_default_dtype())
-            if weight.requires_grad:
-                raise ValueError("weight must not require a gradient, got a tensor that does")
+            _check_no_gradient("weight", weight)
             if weight.ndim != 1 or not bool(((weight >= 0) & weight.isfinite()).all()):
                 raise ValueError(f"weight must hold one finite number >= 0 a class, got {weight.tolist()}")
         self.register_buffer("weight", weight)
@@ -310,16 +298,12 @@ class FocalLoss(_Loss):
 
     def extra_repr(self) -> str:
         """Return the arguments that differ from the defaults, and gamma."""
-        parts = [f"gamma={self.gamma}"]
-        if self.weight is not None:
-            parts.append(f"weight={self.weight.tolist()}")
-        if self.ignore_index != -100:
-            parts.append(f"ignore_index={self.ignore_index}")
-        if self.reduction != "mean":
-            parts.append(f"reduction={self.reduction!r}")
-        if self.label_smoothing:
-            parts.append(f"label_smoothing={self.label_smoothing}")
-        return ", ".join(parts)
+        weight = None if self.weight is None else self.weight.tolist()
+        names = ("weight", "ignore_index", "reduction", "label_smoothing")
+        values = (weight, self.ignore_index, self.reduction, self.label_smoothing)
+        rest = zip(names, values, (None, -100, "mean", 0.0), strict=True)
+        parts = [f"{name}={value!r}" for name, value, default in rest if value != default]
+        return ", ".join([f"gamma={self.gamma}", *parts])
 
 
 class SigmoidFocalLoss(_Loss):
@@ -388,10 +372,10 @@ class Posterior(_NotScripted):
 
     def forward(self, logits: Tensor) -> Tensor:
         """Return the probabilities."""
-        if not torch.jit.is_tracing():
+        if torch._C._get_tracing_state() is None:
             return self._posterior(logits)
         with warnings.catch_warnings():  # of checks of shapes, which the tracer takes for computation
-            warnings.simplefilter("ignore", torch.jit.TracerWarning)
+            warnings.simplefilter("ignore", TracerWarning)
             return self._posterior(logits)
 
     def _posterior(self, logits: Tensor) -> Tensor:
@@ -414,9 +398,13 @@ def check_reduction(reduction: str) -> None:
         raise ValueError(f"reduction must be one of {', '.join(REDUCTIONS)}, got {reduction!r}")
 
 
+def _check_no_gradient(name: str, x: Tensor) -> None:
+    if x.requires_grad:
+        raise ValueError(f"{name} must not require a gradient, got a tensor that does")
+
+
 def _check_gamma_tensor(gamma: Tensor) -> None:
-    if gamma.requires_grad:
-        raise ValueError("gamma must not require a gradient, got a tensor that does")
+    _check_no_gradient("gamma", gamma)
     if (
         gamma.device.type == "cpu"
         and is_plain_tensor(gamma)
