@@ -199,7 +199,8 @@ def focal_terms(logits: Array, labels: Array, gamma: Gamma, axis: int, weight: A
         terms = weight * xp.exp(gamma * log_complement(xp, s))
     if is_integer(labels):
         hit = one_hot(xp, xp.expand_dims(labels, axis=axis), logits.shape[axis], axis)
-        loss = xp.sum(xp.where(hit, terms * nll, 0), axis=axis)
+        # A class that is not the target may be masked, and must not touch the gradient.
+        loss = xp.sum(xp.where(hit, terms * xp.where(hit, nll, 0), 0), axis=axis)
         loss = xp.where(xp.any(hit, axis=axis), loss, xp.nan)
     else:
         v = xp.astype(labels, nll.dtype, copy=False)

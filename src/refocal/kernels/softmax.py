@@ -188,7 +188,7 @@ def hard(record):
                 weight = 1.0
                 if weighted:
                     weight = np.float64(weights[k])
-                    loss = weight * loss if weight != 0.0 else 0.0
+                    loss = 0.0 if weight == 0.0 and loss == math.inf else weight * loss
                     factor, at_target = weight * factor, weight * at_target
                 if gradient:
                     e.multiply(row, F(factor) * by)

@@ -222,12 +222,14 @@ def kernel_gradient(p: Loss, kept: Tensor | None, grad: Tensor, count: float) ->
         result, where = _readable_rows(result, p.dim)
     else:
         where = (result.data_ptr(), *where[1:])
-        grad = torch.empty_like(r.z).copy_(grad) if grad.ndim else grad  # in the order of the logits
     keep = (0, 0) if kept is None else (1, _address(r.owners, kept, torch.float32))
     if grad.ndim == 0:
         scale, each = grad.item() / count if count else 0.0, (0, 0)
-    else:
+    elif isinstance(p, Softmax):
         scale, each = 1.0, (1, _address(r.owners, grad, torch.float32))
+    else:  # in the order of the logits
+        r.owners.append(torch.empty_like(r.z).copy_(grad))
+        scale, each = 1.0, (1, r.owners[-1].data_ptr())
     _run(r, [1, *r.inputs, *each, *keep, scale, *where])
     return result
 

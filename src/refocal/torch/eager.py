@@ -73,7 +73,7 @@ class Softmax(NamedTuple):
             if of_class is None:
                 return rows
             weight = of_class.reshape(-1)[y]
-            return torch.where(weight == 0, 0, weight * rows)  # the loss may be infinite
+            return torch.where((weight == 0) & rows.isinf(), 0, weight * rows)
 
         return self._combined(hard, lambda z, v, g: _soft_rows(z, v, g, self.dim)).squeeze(self.dim)
 
@@ -173,8 +173,9 @@ def _neg_log_prob(z: Tensor, y: Tensor, dim: int) -> Tensor:
 
 def _soft_rows(z: Tensor, v: Tensor, gamma: Number, dim: int) -> Tensor:
     """Return the losses for distributions v."""
-    terms = _soft_terms(z, gamma, dim).mul_(v)
-    return torch.where(v == 0, 0, terms).sum(dim, keepdim=True)  # a masked class that is no target adds none
+    terms = _soft_terms(z, gamma, dim)
+    # A masked class that is no target adds nothing.
+    return torch.where((v == 0) & terms.isinf(), 0, terms * v).sum(dim, keepdim=True)
 
 
 def _soft_terms(z: Tensor, gamma: Number, dim: int) -> Tensor:
@@ -207,8 +208,9 @@ class Sigmoid(NamedTuple):
         """Return the loss of each binary problem: the closed form, which autograd can follow too."""
         y, (one, zero) = self.target, self._terms()
         # A logit may be infinite: nothing of the target that it excludes may be left.
-        one, zero = self.of_one * y * one, self.of_zero * (1 - y) * zero
-        return torch.where(y == 0, 0, one) + torch.where(y == 1, 0, zero)
+        one = torch.where((y == 0) & one.isinf(), 0, one)
+        zero = torch.where((y == 1) & zero.isinf(), 0, zero)
+        return self.of_one * y * one + self.of_zero * (1 - y) * zero
 
     def formula(self) -> Tensor:
         """Return the same."""

@@ -98,13 +98,15 @@ def _softmax(
     logits: Tensor, target: Tensor, gamma: Gamma, weight: Tensor | None, ignore: int, label_smoothing: float
 ) -> Softmax:
     """Check the arguments of a softmax loss."""
-    smoothing = check_fraction("label_smoothing", label_smoothing) if label_smoothing else 0.0
+    smoothing = check_fraction("label_smoothing", label_smoothing) if label_smoothing != 0 else 0.0
     if not logits.is_floating_point():
         raise TypeError(f"logits must hold floating point numbers, got dtype {logits.dtype}")
     if logits.ndim == 0:
         raise ValueError("logits must have a class axis, got a single number")
     dim = class_axis(logits)
     c = logits.shape[dim]
+    if c == 0:
+        raise ValueError(f"logits must have at least 1 class, got shape {tuple(logits.shape)}")
     hard = not target.is_floating_point()
     if hard and (target.dtype is torch.bool or target.is_complex()):
         raise TypeError(f"target must hold class indices or probabilities, got dtype {target.dtype}")
@@ -119,16 +121,22 @@ def _softmax(
             raise ValueError(
                 f"weight must have one number for each of the {c} classes, got shape {tuple(weight.shape)}"
             )
+        if weight.is_complex():
+            raise TypeError(f"weight must hold real numbers, got dtype {weight.dtype}")
         _check_no_gradient("weight", weight)
     z = logits if logits.dtype.itemsize >= 4 else logits.to(torch.float32)
     if isinstance(gamma, (int, float)):
         number, kind, gammas = check_number("gamma", gamma, low=0.0, rule="finite and >= 0"), OF_ALL, None
     else:
         number, (kind, gammas) = 0.0, _gammas(gamma, z, dim)
-    try:
-        ignore = operator.index(ignore)
-    except TypeError:
-        raise TypeError(f"ignore_index must be an integer, got {ignore!r}") from None
+    if isinstance(ignore, bool) or not hasattr(ignore, "__index__"):
+        raise TypeError(f"ignore_index must be an integer, got {ignore!r}")
+    ignore = operator.index(ignore)
+    if not -(2**63) <= ignore < (2**63 if hard else 0):
+        rule = "fit into 64 bits" if hard else "be negative for probabilities"
+        raise ValueError(f"ignore_index must {rule}, got {ignore}")
+    if hard and target.dtype is not torch.int64:
+        target = target.to(torch.int64)  # or ignore_index and the number of classes might not fit
     return Softmax(z, target, gammas, weight, number, kind, ignore, smoothing, dim, hard)
 
 
