@@ -15,9 +15,8 @@ import torch.nn.functional as F
 
 import refocal.recovery
 from refocal import Focal, SigmoidFocal, focal_loss, log_psi
+from refocal.objectives import Asymmetric, GeneralizedCrossEntropy, OneVsRest, Poly1Focal
 from refocal.recovery import Recovered, posterior_of, score_posterior, score_threshold
-from refocal.sigmoid_objectives import Asymmetric, OneVsRest
-from refocal.softmax_objectives import GeneralizedCrossEntropy, Poly1Focal
 
 ETA = np.random.default_rng(0).dirichlet(np.full(4, 3.0), size=5)
 

@@ -15,7 +15,7 @@ import torch
 
 import refocal
 from refocal import Focal, Selection, choose_calibration
-from refocal.selection import _bootstrap
+from refocal.calibration.choose import paired_means
 
 FOCAL = Focal(2.0)
 SMOOTHED = Focal(2.0, label_smoothing=0.1)
@@ -37,14 +37,14 @@ def choose(logits, labels, objective=FOCAL, **options):
 
 CASES = {
     "focal minimiser": (FOCAL.logits, FOCAL, "psi"),
-    "twice too sharp": (lambda eta: 2 * FOCAL.logits(eta), FOCAL, "psi_after_ts_fl"),
-    "three times too flat": (lambda eta: FOCAL.logits(eta) / 3, FOCAL, "psi_after_ts_fl"),
+    "twice too sharp": (lambda eta: 2 * FOCAL.logits(eta), FOCAL, "psi_ts_fl"),
+    "three times too flat": (lambda eta: FOCAL.logits(eta) / 3, FOCAL, "psi_ts_fl"),
     "cross entropy": (np.log, FOCAL, "raw"),
     "sharp cross entropy": (lambda eta: 3 * np.log(eta), FOCAL, "ts_nll"),
     "another gamma": (lambda eta: 2 * Focal(5.0).logits(eta), FOCAL, "focal_ts_free"),
     "smoothed": (SMOOTHED.logits, SMOOTHED, "psi_unsmoothed"),
     "weighted": (WEIGHTED.logits, WEIGHTED, "psi"),
-    "weighted and sharp": (lambda eta: 2 * WEIGHTED.logits(eta), WEIGHTED, "psi_after_ts_fl"),
+    "weighted and sharp": (lambda eta: 2 * WEIGHTED.logits(eta), WEIGHTED, "psi_ts_fl"),
     "cross entropy, said so": (np.log, Focal(0.0), "raw"),
 }
 
@@ -88,14 +88,14 @@ def test_smoothing_is_taken_out_after_a_temperature_too():
     posterior, labels = made(6000)
     logits = 2 * SMOOTHED.logits(posterior)
     found = choose(logits, labels, SMOOTHED)
-    assert found.winner == "psi_after_ts_fl_unsmoothed"
+    assert found.winner == "psi_ts_fl_unsmoothed"
     # Not the KL divergence, which is infinite where the difference s - eps/K is cut off at 0.
     assert np.abs(found.apply(logits) - posterior).max() < 0.02
 
 
 def test_too_sharp_logits_make_psi_harmful_and_it_says_why(sharp):
     found, _ = sharp
-    assert found.winner == "psi_after_ts_fl"
+    assert found.winner == "psi_ts_fl"
     assert found.psi_harms
     assert found.psi_gap.low > 0
     assert found.sentence.startswith("Use Psi after TS_FL with T = ")
@@ -187,8 +187,11 @@ def test_intervals_are_paired():
     posterior, labels = made(2000)
     logits = FOCAL.logits(posterior)
     found = choose(logits, labels, level=0.9, n_resamples=800)
-    rows = refocal.metrics.nll_rows(logits, labels, from_logits=True)
-    rows = rows - refocal.metrics.nll_rows(FOCAL.log_posterior(logits), labels, from_logits=True)
+    raw, psi = (
+        -scipy.special.log_softmax(z, axis=1)[np.arange(2000), labels]
+        for z in (logits, FOCAL.log_posterior(logits))
+    )
+    rows = raw - psi
     behind = found.method("raw").behind
     reach = 1.645 * rows.std() / math.sqrt(2000)
     assert behind.value == pytest.approx(rows.mean(), rel=1e-9)
@@ -215,7 +218,7 @@ def test_paired_intervals_hold_the_truth_as_often_as_they_say():
     truth = losses[:, 0].mean() - losses[:, 1].mean()
     hits = 0
     for sample in np.split(np.random.default_rng(0).permutation(100_000)[:80_000], 200):
-        means = _bootstrap(losses[sample], 300, seed=0)
+        means = paired_means(losses[sample], 300, seed=0)
         low, high = np.quantile(means[:, 0] - means[:, 1], (0.05, 0.95))
         hits += low <= truth <= high
     assert 170 <= hits <= 190
@@ -287,7 +290,7 @@ def test_methods_that_cannot_be_fitted_are_left_out_with_the_reason():
     logits = FOCAL.logits(posterior)
     found = choose(logits, logits.argmax(axis=1))
     assert {m.name for m in found.methods} == {"raw", "psi"}
-    assert dict(found.skipped).keys() == {"ts_nll", "ts_fl", "psi_after_ts_fl", "focal_ts", "focal_ts_free"}
+    assert dict(found.skipped).keys() == {"ts_nll", "ts_fl", "psi_ts_fl", "focal_ts", "focal_ts_free"}
     assert not found.clear
     assert "TS_NLL could not be fitted" in found.sentence
     assert "TS_NLL left out: labels must not all be at the largest logit of their row" in str(found)
@@ -314,7 +317,7 @@ def test_masked_classes():
     json.dumps(found.to_dict(), allow_nan=False)
     smoothed = dict(choose(logits, labels, SMOOTHED).skipped)
     reason = "the loss is infinite at every T: label smoothing gives weight to a class with logit -inf"
-    names = ("ts_fl", "psi_after_ts_fl", "psi_after_ts_fl_unsmoothed")
+    names = ("ts_fl", "psi_ts_fl", "psi_ts_fl_unsmoothed")
     assert smoothed == dict.fromkeys(names, reason)
 
 
@@ -337,11 +340,11 @@ def test_methods_that_make_sense_for_the_objective():
         return [m.name for m in choose(logits, labels, objective).methods]
 
     assert names(Focal(0.0)) == ["raw", "ts_nll", "focal_ts_free"]
-    of_focal = ["raw", "psi", "ts_nll", "ts_fl", "psi_after_ts_fl", "focal_ts", "focal_ts_free"]
+    of_focal = ["raw", "psi", "ts_nll", "ts_fl", "psi_ts_fl", "focal_ts", "focal_ts_free"]
     assert names(None) == names(FOCAL) == of_focal
     assert names(WEIGHTED) == [name for name in of_focal if name != "focal_ts"]
     assert names(refocal.GeneralizedCrossEntropy(0.7)) == [name for name in of_focal if name != "focal_ts"]
-    assert "psi_after_ts_fl_unsmoothed" in names(SMOOTHED)
+    assert "psi_ts_fl_unsmoothed" in names(SMOOTHED)
     assert choose(logits, labels).method("focal_ts").link == FOCAL
 
 

@@ -8,11 +8,12 @@ import pytest
 from matplotlib.image import imread
 
 from refocal import tau_oc, tau_uc
-from refocal.plots import figure_bytes, new_figure
-from refocal.theory_plots import (
+from refocal.plots import (
     CORNERS,
     class_counts,
+    figure_bytes,
     max_eta_curves,
+    new_figure,
     phi_curves,
     plot_class_counts,
     plot_max_eta,

@@ -25,6 +25,7 @@ from refocal import (
     nll,
     smooth_ece,
 )
+from refocal.metrics.binning import equal_mass_edges
 
 WITH_BINS = [ece, mce, classwise_ece, adaptive_ece, debiased_ece]
 OF_LABELS = [*WITH_BINS, smooth_ece, nll, brier, error_rate]
@@ -154,7 +155,7 @@ def test_adaptive_bins_by_hand(rows, n_bins):
 
 def test_adaptive_bins_hold_equally_many_rows_without_ties():
     c = np.random.default_rng(8).permutation(np.linspace(0.5, 0.99, 100))
-    edges = refocal.metrics.equal_mass_edges(c, 10)
+    edges = equal_mass_edges(c, 10)
     assert np.bincount(np.searchsorted(edges, c)).tolist() == [10] * 10
 
 
