@@ -4,8 +4,7 @@ Focal loss is not proper: the scores that minimise it are not the class posterio
 form that gives the posterior back; `Focal` and `SigmoidFocal` are losses that know their own inverse.
 """
 
-import importlib
-from typing import Any
+from types import ModuleType as _ModuleType
 
 from refocal.calibration import (
     FocalTemperatureScaling,
@@ -99,8 +98,10 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import a part that needs more than NumPy when it is first asked for."""
+def __getattr__(name: str) -> _ModuleType:
+    """Import a part of refocal that not everybody uses when it is first asked for."""
+    from importlib import import_module
+
     if name in ("adapters", "plots", "torch"):
-        return importlib.import_module(f"refocal.{name}")
+        return import_module(f"refocal.{name}")
     raise AttributeError(f"module 'refocal' has no attribute {name!r}")

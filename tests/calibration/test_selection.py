@@ -15,6 +15,7 @@ import torch
 
 import refocal
 from refocal import Focal, Selection, choose_calibration
+from refocal.calibration import selection
 from refocal.calibration.choose import paired_means
 
 FOCAL = Focal(2.0)
@@ -98,8 +99,8 @@ def test_too_sharp_logits_make_psi_harmful_and_it_says_why(sharp):
     assert found.winner == "psi_ts_fl"
     assert found.psi_harms
     assert found.psi_gap.low > 0
-    assert found.sentence.startswith("Use Psi after TS_FL with T = ")
-    assert "Psi alone would hurt: it changes the NLL by +" in found.sentence
+    assert found.sentence.startswith("Use psi_ts_fl (psi after the temperature of ts_fl) with T = ")
+    assert "psi alone would hurt: it changes the NLL by +" in found.sentence
     assert "the logits are sharper than those of the minimiser" in found.sentence
     assert found.method("ts_fl").temperature == pytest.approx(2.0, rel=0.05)
 
@@ -109,12 +110,14 @@ def test_psi_that_helps_is_not_called_harmful():
     assert not found.psi_harms
     assert found.psi_gap.high < 0
     assert "hurt" not in found.sentence
-    assert found.sentence.startswith("Use Psi: against the softmax it changes the NLL by -0.0")
+    assert found.sentence.startswith(
+        "Use psi (the objective's posterior): against raw it changes the NLL by -0.0"
+    )
 
 
 def test_cross_entropy_logits_are_left_alone():
     found, _, _ = solved("cross entropy", 0)
-    assert found.sentence.startswith("Keep the softmax as it is: no other method lowers its NLL of ")
+    assert found.sentence.startswith("Keep raw, the softmax as it is: no other method lowers its NLL of ")
     assert found.psi_harms
 
 
@@ -146,7 +149,7 @@ def test_nothing_is_used_that_is_not_shown_to_beat_the_softmax():
     assert found.method("raw").behind.low > 0
     assert not found.clear
     assert "for now" in found.sentence
-    assert "they do not tell it from Psi" in found.sentence
+    assert "they do not tell it from psi" in found.sentence
 
 
 def test_metrics_of_the_softmax_are_the_plain_ones():
@@ -265,13 +268,33 @@ def test_dictionary_and_text():
     logits = SMOOTHED.logits(posterior[:5])
     np.testing.assert_array_equal(again.apply(logits), found.apply(logits))
     lines = str(found).splitlines()
-    assert lines[0].split() == ["T", "NLL", "Brier", "ECE", "classwise", "ECE", "error"]
-    assert [line.split("  ")[0].removesuffix(" *") for line in lines[1:10]] == [
-        m.title for m in found.methods
-    ]
+    head = ["method", "T", "NLL", "Brier", "ECE, debiased interval"]
+    assert re.split("  +", lines[0]) == [*head, "classwise ECE, debiased interval", "error rate"]
+    assert [line.split("  ")[0].removesuffix(" *") for line in lines[1:10]] == [m.name for m in found.methods]
+    for m in found.methods:  # the names of the table are those of `apply`
+        np.testing.assert_array_equal(found.apply(logits, method=m.name), m.probs(logits))
     assert sum(" *" in line for line in lines[1:10]) == 1
     assert lines[-2:] == ["Held out in 5 parts of 800 rows; 95 % intervals.", found.sentence]
     assert fields["sentence"] == found.sentence
+
+
+def test_representations_are_short(sharp):
+    found, _ = sharp
+    assert repr(found) == "Selection(winner='psi_ts_fl', clear=True, n_rows=10000, methods=7)"
+    nll = found.method("raw").nll
+    assert (
+        repr(found.method("raw"))
+        == f"Method('raw', T=1, NLL {nll.value:.4f} [{nll.low:.4f}, {nll.high:.4f}])"
+    )
+
+
+def test_an_interval_holds_its_point_or_says_that_it_is_debiased(sharp):
+    found, _ = sharp
+    intervals = [getattr(m, name) for m in found.methods for name in selection.METRICS]
+    assert all(i.debiased or i.low <= i.value <= i.high for i in intervals)
+    outside = [i for i in intervals if not i.low <= i.value <= i.high]
+    assert outside  # or the test shows nothing
+    assert str(outside[0]).endswith("], debiased")
 
 
 def test_a_probability_of_zero_for_a_label_is_infinitely_bad_but_no_crash():
@@ -292,8 +315,8 @@ def test_methods_that_cannot_be_fitted_are_left_out_with_the_reason():
     assert {m.name for m in found.methods} == {"raw", "psi"}
     assert dict(found.skipped).keys() == {"ts_nll", "ts_fl", "psi_ts_fl", "focal_ts", "focal_ts_free"}
     assert not found.clear
-    assert "TS_NLL could not be fitted" in found.sentence
-    assert "TS_NLL left out: labels must not all be at the largest logit of their row" in str(found)
+    assert "ts_nll could not be fitted" in found.sentence
+    assert "ts_nll left out: labels must not all be at the largest logit of their row" in str(found)
 
 
 def test_saturated_logits_that_are_all_right():

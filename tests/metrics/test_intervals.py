@@ -133,6 +133,7 @@ def test_both_methods_agree_on_many_rows():
 
 def test_means_are_those_of_scipy():
     probs, _, labels = drawn(np.random.default_rng(6), 300)
+    given = checked_rows(probs, labels)
     for metric, rows in (("nll", nll_rows(given)), ("brier", brier_rows(given))):
         found = confidence_interval(metric, probs, labels, level=0.95, method="analytic")
         low, high = stats.norm.interval(0.95, rows.mean(), stats.sem(rows))
@@ -320,7 +321,11 @@ GOOD = np.array([[0.5, 0.5], [0.25, 0.75], [1.0, 0.0]])
             ValueError,
             "target must be None for classwise_ece, which has none, got 'top'",
         ),
-        ({"probs": GOOD[:1]}, ValueError, "probs must have at least 2 rows for an interval, got 1"),
+        (
+            {"probs": GOOD[:1], "labels": [0]},
+            ValueError,
+            "probs must have at least 2 rows for an interval, got 1",
+        ),
         ({"labels": [0, 1]}, ValueError, "labels must have the shape (3,) of the rows of probs, got (2,)"),
         (
             {"metric": "nll", "labels": [0, 1, 1]},

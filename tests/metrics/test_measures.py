@@ -289,7 +289,7 @@ def test_bad_labels_and_shapes(metric, probs, labels, error, text):
 @pytest.mark.parametrize("metric", OF_LABELS)
 @pytest.mark.parametrize("bad", [[0.0, np.nan], [0.0, np.inf], [-np.inf, -np.inf]])
 def test_bad_logits(metric, bad):
-    text = "logits must not hold NaN or +inf, nor only -inf in a row: see row 1"
+    text = f"logits must be finite or -inf, with a finite one in every row, got {bad[1]} in row 1"
     with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
         metric(np.array([[0.0, 1.0], bad]), [0, 1], from_logits=True)
 

@@ -9,7 +9,6 @@ from matplotlib.image import imread
 
 from refocal import tau_oc, tau_uc
 from refocal.plots import (
-    CORNERS,
     class_counts,
     figure_bytes,
     max_eta_curves,
@@ -23,6 +22,7 @@ from refocal.plots import (
     simplex_map,
     tau_curves,
 )
+from refocal.plots.theory import CORNERS
 
 GAMMAS = (0.5, 1.0, 3.0, 5.0)
 

@@ -55,7 +55,7 @@ class Method:
         >>> from refocal import choose_calibration
         >>> logits = np.array([[2.0, 0.0], [1.0, 0.0], [0.0, 3.0], [1.0, 0.0]] * 50)
         >>> choose_calibration(logits, np.array([0, 0, 1, 1] * 50)).method("raw")
-        Method('raw', T=1, NLL 0.4505 [0.3784, 0.5225])
+        Method('raw', T=1, NLL 0.4505 [0.3800, 0.5210])
     """
 
     name: str
