@@ -203,20 +203,18 @@ class Rows(Scores):
             )
         return np.asarray(gap)
 
-    @cached_property
-    def top(self) -> tuple[Floats, Booleans]:
-        """The largest probability of each row, in float64, and whether its class is the label."""
-        return self._confidence("top")
-
     def confidence(self, target: Target) -> tuple[Floats, Booleans]:
         """Return `confidence_of` all rows, in float64."""
-        return self.top if target == "top" else self._confidence(target)
+        if target not in self._confidence:
+            confidence, hit = np.empty(self.n_rows), np.empty(self.n_rows, bool)
+            for rows, block in self.blocks():
+                confidence[rows], hit[rows] = confidence_of(block, self.labels[rows], target)
+            self._confidence[target] = confidence, hit
+        return self._confidence[target]
 
-    def _confidence(self, target: Target) -> tuple[Floats, Booleans]:
-        confidence, hit = np.empty(self.n_rows), np.empty(self.n_rows, bool)
-        for rows, block in self.blocks():
-            confidence[rows], hit[rows] = confidence_of(block, self.labels[rows], target)
-        return confidence, hit
+    @cached_property
+    def _confidence(self) -> dict[Target, tuple[Floats, Booleans]]:
+        return {}
 
 
 def slices(n: int, k: int, size: int = BLOCK) -> Iterator[slice]:

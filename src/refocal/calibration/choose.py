@@ -11,8 +11,8 @@ import numpy as np
 from refocal._arrays import Array
 from refocal._checks import LEVEL, check_count, check_level, check_number
 from refocal._rows import Floats, Rows, logit_rows
-from refocal.calibration.selection import METHODS, METRICS, Method, Selection, log_probs_of
-from refocal.calibration.temperature import Fit, fit_focal_temperature, fit_temperature
+from refocal.calibration.selection import METHODS, METRICS, Method, Selection
+from refocal.calibration.temperature import Fit, fit_focal_temperature, fit_temperature, log_probs_of
 from refocal.metrics.binning import check_n_bins
 from refocal.metrics.intervals import Interval, interval_of, resample
 from refocal.metrics.measures import nll_rows

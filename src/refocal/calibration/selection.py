@@ -6,10 +6,10 @@ import dataclasses
 import math
 from typing import Any
 
-from refocal._arrays import Array, log_softmax, map_rows, namespace, working_dtype
-from refocal._checks import check_scores
+from refocal._arrays import Array
+from refocal.calibration.temperature import scaled_log_probs, scaled_probs
 from refocal.metrics import CalibrationStats, Interval
-from refocal.objectives import Focal, Objective, log_posterior_of, objective_from_dict
+from refocal.objectives import Focal, Objective, objective_from_dict
 
 METHODS = {
     "raw": "the softmax as it is",
@@ -74,17 +74,11 @@ class Method:
 
     def log_probs(self, logits: Array, *, axis: int = -1) -> Array:
         """Return log-probabilities, of the same shape, dtype and library."""
-        logits, axis = check_scores("logits", logits, axis)
-        y = log_probs_of(logits, self.temperature, self.link, axis)
-        return namespace(logits).astype(y, logits.dtype, copy=False)
+        return scaled_log_probs(logits, self.temperature, self.link, axis)
 
     def probs(self, logits: Array, *, axis: int = -1) -> Array:
         """Return probabilities, of the same shape, dtype and library."""
-        logits, axis = check_scores("logits", logits, axis)
-        xp = namespace(logits)
-        # Cast last: the logarithm in half precision would lose two digits more.
-        y = log_probs_of(logits, self.temperature, self.link, axis)
-        return xp.astype(xp.exp(y), logits.dtype, copy=False)
+        return scaled_probs(logits, self.temperature, self.link, axis)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the method as a dictionary that JSON can hold; an infinite number is None."""
@@ -272,9 +266,3 @@ def _minus(x: Interval) -> Interval:
 
 def _nats(x: Interval) -> str:
     return f"{x.value:+.4f} ({x.low:+.4f} to {x.high:+.4f})"
-
-
-def log_probs_of(logits: Array, temperature: float, link: Objective | None, axis: int) -> Array:
-    """Return log-probabilities in the dtype to compute in."""
-    z = namespace(logits).astype(logits, working_dtype(logits), copy=False) / temperature
-    return map_rows(log_softmax, z, axis=axis) if link is None else log_posterior_of(link, z, axis)

@@ -24,9 +24,8 @@ from refocal.calibration._search import (
     nll_at,
     quasi_newton,
 )
-from refocal.focal import log_psi
 from refocal.metrics.binning import bin_rows, check_n_bins, make_bins
-from refocal.objectives import Objective, check_objective, objective_from_dict
+from refocal.objectives import Focal, Objective, check_objective, log_posterior_of, objective_from_dict
 
 ECE_RANGE, ECE_STEPS = 2.0, (0.025, 0.001)
 """Where log T is searched for the ECE, around that of the NLL, and the spacing of coarse and fine grids."""
@@ -72,16 +71,13 @@ class _Scaling:
 
     def predict_proba(self, logits: Array, *, axis: int = -1) -> Array:
         """Return probabilities, of the same shape, dtype and library."""
-        logits, axis = check_scores("logits", logits, axis)
-        xp = namespace(logits)
-        # Cast last: the logarithm in half precision would lose two digits more.
-        return xp.astype(xp.exp(self._log_proba(self._scaled(logits), axis)), logits.dtype, copy=False)
+        self._check_fitted()
+        return scaled_probs(logits, self.temperature_, self._link, axis)
 
     def predict_log_proba(self, logits: Array, *, axis: int = -1) -> Array:
         """Return the logarithm of `predict_proba`."""
-        logits, axis = check_scores("logits", logits, axis)
-        y = self._log_proba(self._scaled(logits), axis)
-        return namespace(logits).astype(y, logits.dtype, copy=False)
+        self._check_fitted()
+        return scaled_log_probs(logits, self.temperature_, self._link, axis)
 
     def to_dict(self) -> dict[str, Any]:
         """Return settings and fitted numbers as a dictionary that JSON can hold."""
@@ -141,12 +137,9 @@ class _Scaling:
         """Return what `save` wrote."""
         return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
 
-    def _scaled(self, logits: Array) -> Array:
-        self._check_fitted()
-        return namespace(logits).astype(logits, working_dtype(logits), copy=False) / self.temperature_
-
-    def _log_proba(self, z: Array, axis: int) -> Array:
-        return map_rows(log_softmax, z, axis=axis)
+    @property
+    def _link(self) -> Objective | None:
+        return None
 
     def _check_fitted(self) -> None:
         if "temperature_" not in vars(self):
@@ -228,8 +221,9 @@ class TemperatureScaling(_Scaling):
 
     def transform(self, logits: Array) -> Array:
         """Return logits / T, of the same shape, dtype and library."""
+        self._check_fitted()
         logits = check_floats("logits", logits)
-        return namespace(logits).astype(self._scaled(logits), logits.dtype, copy=False)
+        return namespace(logits).astype(_scaled(logits, self.temperature_), logits.dtype, copy=False)
 
 
 class FocalTemperatureScaling(_Scaling):
@@ -278,8 +272,34 @@ class FocalTemperatureScaling(_Scaling):
         self.gamma_ = fit.gamma
         return self._finish(fit)
 
-    def _log_proba(self, z: Array, axis: int) -> Array:
-        return log_psi(z, self.gamma_, axis=axis)
+    @property
+    def _link(self) -> Objective:
+        return Focal(self.gamma_)
+
+
+def scaled_log_probs(logits: Array, temperature: float, link: Objective | None, axis: int) -> Array:
+    """Return the log-probabilities of logits / T, by the posterior of an objective or the softmax."""
+    logits, axis = check_scores("logits", logits, axis)
+    y = log_probs_of(logits, temperature, link, axis)
+    return namespace(logits).astype(y, logits.dtype, copy=False)
+
+
+def scaled_probs(logits: Array, temperature: float, link: Objective | None, axis: int) -> Array:
+    """Return the probabilities of logits / T."""
+    logits, axis = check_scores("logits", logits, axis)
+    xp = namespace(logits)
+    # Cast last: the logarithm in half precision would lose two digits more.
+    return xp.astype(xp.exp(log_probs_of(logits, temperature, link, axis)), logits.dtype, copy=False)
+
+
+def log_probs_of(logits: Array, temperature: float, link: Objective | None, axis: int) -> Array:
+    """Return log-probabilities in the dtype to compute in."""
+    z = _scaled(logits, temperature)
+    return map_rows(log_softmax, z, axis=axis) if link is None else log_posterior_of(link, z, axis)
+
+
+def _scaled(logits: Array, temperature: float) -> Array:
+    return namespace(logits).astype(logits, working_dtype(logits), copy=False) / temperature
 
 
 def fit_temperature(

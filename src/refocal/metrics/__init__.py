@@ -1,36 +1,22 @@
 """How good class probabilities are: calibration errors, proper scores, their intervals and a test."""
 
-from refocal.metrics.binning import Convention
-from refocal.metrics.intervals import CalibrationTest, Interval, calibration_test, confidence_interval
-from refocal.metrics.measures import (
-    adaptive_ece,
-    brier,
-    classwise_ece,
-    debiased_ece,
-    ece,
-    error_rate,
-    kl_divergence,
-    mce,
-    nll,
-    smooth_ece,
+from refocal.metrics.binning import Convention as Convention
+from refocal.metrics.intervals import (
+    CalibrationTest as CalibrationTest,
+    Interval as Interval,
+    calibration_test as calibration_test,
+    confidence_interval as confidence_interval,
 )
-from refocal.metrics.stats import CalibrationStats
-
-__all__ = [
-    "CalibrationStats",
-    "CalibrationTest",
-    "Convention",
-    "Interval",
-    "adaptive_ece",
-    "brier",
-    "calibration_test",
-    "classwise_ece",
-    "confidence_interval",
-    "debiased_ece",
-    "ece",
-    "error_rate",
-    "kl_divergence",
-    "mce",
-    "nll",
-    "smooth_ece",
-]
+from refocal.metrics.measures import (
+    adaptive_ece as adaptive_ece,
+    brier as brier,
+    classwise_ece as classwise_ece,
+    debiased_ece as debiased_ece,
+    ece as ece,
+    error_rate as error_rate,
+    kl_divergence as kl_divergence,
+    mce as mce,
+    nll as nll,
+    smooth_ece as smooth_ece,
+)
+from refocal.metrics.stats import CalibrationStats as CalibrationStats

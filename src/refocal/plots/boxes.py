@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from refocal.plots.style import (
-    HATCHES,
-    MARKERS,
-    METHOD_COLORS,
-    SMALL,
-    axes_or_new,
-    check_number_of,
-    label_axes,
-    light,
-)
+from refocal.plots import style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,7 +51,7 @@ def plot_boxes(
         >>> [label.get_text() for label in ax.get_xticklabels()]
         ['0', '1']
     """
-    check_number_of("series", len(series))
+    style.check_number_of("series", len(series))
     groups = list(next(iter(series.values())))
     for name, numbers in series.items():
         if set(numbers) != set(groups):
@@ -78,11 +69,11 @@ def plot_boxes(
         for group, value in values.items()
         if name in series and group in groups
     ]
-    ax = axes_or_new(ax, width=max(4.0, 1.5 + 0.45 * len(groups) * len(series)), height=3.4)
+    ax = style.axes_or_new(ax, width=max(4.0, 1.5 + 0.45 * len(groups) * len(series)), height=3.4)
     for i, (name, numbers) in enumerate(series.items()):
         # A single trial is a line and no box: the line has to say whose it is.
         single = all(len(numbers[group]) == 1 for group in groups)
-        color, thickness = (METHOD_COLORS[i], 3.0) if single else ("black", 1.4)
+        color, thickness = (style.METHOD_COLORS[i], 3.0) if single else ("black", 1.4)
         ax.boxplot(
             [np.asarray(numbers[group], dtype=float) for group in groups],
             positions=np.arange(len(groups)) + _shift(i, len(series)),
@@ -90,19 +81,23 @@ def plot_boxes(
             patch_artist=True,
             manage_ticks=False,
             boxprops={
-                "facecolor": light(METHOD_COLORS[i]),
-                "hatch": HATCHES[i],
-                "edgecolor": METHOD_COLORS[i],
+                "facecolor": style.light(style.METHOD_COLORS[i]),
+                "hatch": style.HATCHES[i],
+                "edgecolor": style.METHOD_COLORS[i],
             },
             medianprops={"color": color, "linewidth": thickness},
-            whiskerprops={"color": METHOD_COLORS[i]},
-            capprops={"color": METHOD_COLORS[i]},
-            flierprops={"marker": MARKERS[i], "markersize": 3, "markeredgecolor": METHOD_COLORS[i]},
+            whiskerprops={"color": style.METHOD_COLORS[i]},
+            capprops={"color": style.METHOD_COLORS[i]},
+            flierprops={
+                "marker": style.MARKERS[i],
+                "markersize": 3,
+                "markeredgecolor": style.METHOD_COLORS[i],
+            },
             label=name,
         )
     if marks:
-        style: dict[str, Any] = {"marker": "_", "s": 130, "color": "black", "linewidths": 1.6, "zorder": 4}
-        ax.scatter(*zip(*marks, strict=True), label="published", **style)
+        look: dict[str, Any] = {"marker": "_", "s": 130, "color": "black", "linewidths": 1.6, "zorder": 4}
+        ax.scatter(*zip(*marks, strict=True), label="published", **look)
     ax.set_xticks(range(len(groups)), [str(group) for group in groups])
     ax.set_xlim(-0.5, len(groups) - 0.5)
     for edge in np.arange(len(groups) - 1) + 0.5:
@@ -114,8 +109,8 @@ def plot_boxes(
     low = low if least < 0 else 0.0
     above = 0.15 * math.ceil(entries / columns)  # room for the legend
     ax.set_ylim(low, high + above * (high - low))
-    ax.legend(loc="upper center", ncols=columns, fontsize=SMALL, frameon=False)
-    label_axes(ax, xlabel, ylabel, title)
+    ax.legend(loc="upper center", ncols=columns, fontsize=style.SMALL, frameon=False)
+    style.label_axes(ax, xlabel, ylabel, title)
     return ax
 
 

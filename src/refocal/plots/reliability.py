@@ -12,18 +12,8 @@ import numpy as np
 from refocal._checks import LEVEL, check_level
 from refocal.metrics import CalibrationStats
 from refocal.metrics.intervals import wilson
-from refocal.plots.style import (
-    HATCHES,
-    LINE_STYLES,
-    MARKERS,
-    METHOD_COLORS,
-    SMALL,
-    Floats,
-    axes_or_new,
-    check_number_of,
-    label_axes,
-    light,
-)
+from refocal.plots import style
+from refocal.plots.style import Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -89,22 +79,22 @@ def plot_reliability(
         methods, names = [stats], [""]
     else:
         methods, names = list(stats.values()), list(stats)
-        check_number_of("methods", len(methods))
+        style.check_number_of("methods", len(methods))
         _check_targets(methods)
     errors = [one.ece() for one in methods]  # before anything is drawn, as it may raise
-    ax = axes_or_new(ax, height=5.0 if histogram else 4.3)
+    ax = style.axes_or_new(ax, height=5.0 if histogram else 4.3)
     if isinstance(stats, CalibrationStats):
         _bars_with_gaps(ax, stats)
         centres = (stats.edges[:-1] + stats.edges[1:]) / 2
         _intervals(ax, stats, centres, level, "black", f"{100 * (level or 0):g} % interval")
     else:
         for i, (name, one, error) in enumerate(zip(names, methods, errors, strict=True)):
-            full, color = one.counts > 0, METHOD_COLORS[i]
+            full, color = one.counts > 0, style.METHOD_COLORS[i]
             ax.plot(
                 one.confidence[full],
                 one.accuracy[full],
                 color=color,
-                marker=MARKERS[i],
+                marker=style.MARKERS[i],
                 markersize=5,
                 clip_on=False,  # a marker at 1 is whole
                 label=f"{name}, ECE {error:.3f}",
@@ -157,11 +147,11 @@ def plot_raw_psi(
         )
     _check_targets([raw, psi])
     errors = rf"ECE-raw {raw.ece():.3f}, ECE-$\Psi$ {psi.ece():.3f}"
-    ax = axes_or_new(ax, height=5.0 if histogram else 4.3)
+    ax = style.axes_or_new(ax, height=5.0 if histogram else 4.3)
     for i, (stats, label) in enumerate(zip((raw, psi), ("raw", r"$\Psi$"), strict=True)):
         half = np.diff(stats.edges) / 2
         left = stats.edges[:-1] + i * half
-        _bars(ax, left, 0.92 * half, stats.accuracy, METHOD_COLORS[i], HATCHES[i], label)
+        _bars(ax, left, 0.92 * half, stats.accuracy, style.METHOD_COLORS[i], style.HATCHES[i], label)
         _intervals(ax, stats, left + half / 2, level, "black")
     _diagonal(ax)
     _frame(ax, raw, title, errors)
@@ -177,21 +167,26 @@ def _check_targets(methods: Sequence[CalibrationStats]) -> None:
 
 
 def _diagonal(ax: Axes) -> None:
-    style: dict[str, Any] = {"color": "0.35", "linestyle": (0, (4, 2)), "linewidth": 1.2, "zorder": 2.5}
-    ax.plot([0, 1], [0, 1], label="calibrated", **style)
+    look: dict[str, Any] = {"color": "0.35", "linestyle": (0, (4, 2)), "linewidth": 1.2, "zorder": 2.5}
+    ax.plot([0, 1], [0, 1], label="calibrated", **look)
 
 
 def _bars(
     ax: Axes, left: Floats, width: Floats, height: Floats, color: str, hatch: str, label: str | None
 ) -> None:
     full = ~np.isnan(height)
-    style: dict[str, Any] = {"facecolor": light(color), "edgecolor": color, "linewidth": 0.8, "zorder": 2}
-    ax.bar(left[full], height[full], width[full], align="edge", hatch=hatch, label=label, **style)
+    look: dict[str, Any] = {
+        "facecolor": style.light(color),
+        "edgecolor": color,
+        "linewidth": 0.8,
+        "zorder": 2,
+    }
+    ax.bar(left[full], height[full], width[full], align="edge", hatch=hatch, label=label, **look)
 
 
 def _bars_with_gaps(ax: Axes, stats: CalibrationStats) -> None:
     left, width = stats.edges[:-1], np.diff(stats.edges)
-    _bars(ax, left, width, stats.accuracy, METHOD_COLORS[2], "", "accuracy")
+    _bars(ax, left, width, stats.accuracy, style.METHOD_COLORS[2], "", "accuracy")
     full = stats.counts > 0
     ax.bar(
         left[full],
@@ -200,7 +195,7 @@ def _bars_with_gaps(ax: Axes, stats: CalibrationStats) -> None:
         bottom=stats.accuracy[full],
         align="edge",
         facecolor="none",
-        edgecolor=METHOD_COLORS[0],
+        edgecolor=style.METHOD_COLORS[0],
         linewidth=0.8,
         hatch="////",
         label="gap to confidence",
@@ -217,8 +212,8 @@ def _intervals(
     full = stats.counts > 0
     p = stats.accuracy[full]
     reach = np.clip([p - low[full], high[full] - p], 0, None)  # rounding at 0 and 1
-    style: dict[str, Any] = {"fmt": "none", "elinewidth": 1, "capsize": 2.5, "zorder": 3}
-    ax.errorbar(x[full], p, reach, color=color, label=label, **style)
+    look: dict[str, Any] = {"fmt": "none", "elinewidth": 1, "capsize": 2.5, "zorder": 3}
+    ax.errorbar(x[full], p, reach, color=color, label=label, **look)
 
 
 def _frame(ax: Axes, stats: CalibrationStats, title: str, legend_title: str | None) -> None:
@@ -226,28 +221,28 @@ def _frame(ax: Axes, stats: CalibrationStats, title: str, legend_title: str | No
     ax.set_aspect("equal")
     positive = stats.target == "positive"
     x, y = ("probability of class 1", "share of class 1") if positive else ("confidence", "accuracy")
-    label_axes(ax, x, y, title)
-    style: dict[str, Any] = {
-        "fontsize": SMALL,
-        "title_fontsize": SMALL,
+    style.label_axes(ax, x, y, title)
+    look: dict[str, Any] = {
+        "fontsize": style.SMALL,
+        "title_fontsize": style.SMALL,
         "framealpha": 0.85,
         "edgecolor": "none",
     }
-    ax.legend(loc="upper left", title=legend_title, alignment="left", **style).set_zorder(4)
+    ax.legend(loc="upper left", title=legend_title, alignment="left", **look).set_zorder(4)
 
 
 def _histogram(ax: Axes, methods: Sequence[CalibrationStats]) -> None:
     """Draw the share of rows in each bin above the axes, as a part of them that layouts make room for."""
     strip = ax.inset_axes((0, 1.04, 1, 0.2))
     if len(methods) == 1:
-        tint = light(METHOD_COLORS[2])
+        tint = style.light(style.METHOD_COLORS[2])
         strip.stairs(methods[0].counts / methods[0].n, methods[0].edges, color=tint, fill=True)
     else:
-        styles = zip(methods, METHOD_COLORS, cycle(LINE_STYLES), strict=False)
-        for stats, color, style in styles:
-            strip.stairs(stats.counts / stats.n, stats.edges, color=color, linestyle=style, linewidth=1.4)
+        looks = zip(methods, style.METHOD_COLORS, cycle(style.LINE_STYLES), strict=False)
+        for stats, color, look in looks:
+            strip.stairs(stats.counts / stats.n, stats.edges, color=color, linestyle=look, linewidth=1.4)
     top = max((stats.counts / stats.n).max() for stats in methods)
     strip.set(xlim=(0, 1), ylim=(0, 1.1 * top), xticks=[])
     strip.set_yticks([0, math.floor(100 * top) / 100 if top >= 0.01 else top])
-    strip.tick_params(labelsize=SMALL)
-    strip.set_ylabel("share", fontsize=SMALL)
+    strip.tick_params(labelsize=style.SMALL)
+    strip.set_ylabel("share", fontsize=style.SMALL)
