@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from refocal._arrays import Array
-from refocal.calibration.temperature import scaled_log_probs, scaled_probs
+from refocal.calibration.temperature import scaled_probs
 from refocal.metrics import CalibrationStats, Interval
 from refocal.objectives import Focal, Objective, objective_from_dict
 
@@ -74,7 +74,7 @@ class Method:
 
     def log_probs(self, logits: Array, *, axis: int = -1) -> Array:
         """Return log-probabilities, of the same shape, dtype and library."""
-        return scaled_log_probs(logits, self.temperature, self.link, axis)
+        return scaled_probs(logits, self.temperature, self.link, axis, log=True)
 
     def probs(self, logits: Array, *, axis: int = -1) -> Array:
         """Return probabilities, of the same shape, dtype and library."""

@@ -77,7 +77,7 @@ class _Scaling:
     def predict_log_proba(self, logits: Array, *, axis: int = -1) -> Array:
         """Return the logarithm of `predict_proba`."""
         self._check_fitted()
-        return scaled_log_probs(logits, self.temperature_, self._link, axis)
+        return scaled_probs(logits, self.temperature_, self._link, axis, log=True)
 
     def to_dict(self) -> dict[str, Any]:
         """Return settings and fitted numbers as a dictionary that JSON can hold."""
@@ -277,19 +277,15 @@ class FocalTemperatureScaling(_Scaling):
         return Focal(self.gamma_)
 
 
-def scaled_log_probs(logits: Array, temperature: float, link: Objective | None, axis: int) -> Array:
-    """Return the log-probabilities of logits / T, by the posterior of an objective or the softmax."""
-    logits, axis = check_scores("logits", logits, axis)
-    y = log_probs_of(logits, temperature, link, axis)
-    return namespace(logits).astype(y, logits.dtype, copy=False)
-
-
-def scaled_probs(logits: Array, temperature: float, link: Objective | None, axis: int) -> Array:
-    """Return the probabilities of logits / T."""
+def scaled_probs(
+    logits: Array, temperature: float, link: Objective | None, axis: int, *, log: bool = False
+) -> Array:
+    """Return (log-)probabilities of logits / T, by the posterior of an objective or the softmax."""
     logits, axis = check_scores("logits", logits, axis)
     xp = namespace(logits)
+    y = log_probs_of(logits, temperature, link, axis)
     # Cast last: the logarithm in half precision would lose two digits more.
-    return xp.astype(xp.exp(log_probs_of(logits, temperature, link, axis)), logits.dtype, copy=False)
+    return xp.astype(y if log else xp.exp(y), logits.dtype, copy=False)
 
 
 def log_probs_of(logits: Array, temperature: float, link: Objective | None, axis: int) -> Array:

@@ -223,7 +223,7 @@ class CalibrationStats:
         Raises:
             ValueError: If n_classes was not given.
         """
-        self._need_classes("classwise_ece")
+        self._classes("classwise_ece")  # raises where there are none
         return self._binned.classwise_ece()
 
     @property
@@ -279,26 +279,24 @@ class CalibrationStats:
     @property
     def class_counts(self) -> Integers:
         """Rows in every bin of every class, shape (K, bins)."""
-        self._need_classes("class_counts")
-        return self._binned.counts[1:]
+        return self._classes("class_counts").counts
 
     @property
     def class_hits(self) -> Integers:
         """Rows of the class in every bin of every class, shape (K, bins)."""
-        self._need_classes("class_hits")
-        return self._binned.hits[1:]
+        return self._classes("class_hits").hits
 
     @property
     def class_confidence(self) -> Floats:
         """Mean probability of the class in every bin of every class, NaN where there are no rows."""
-        self._need_classes("class_confidence")
-        return _mean(self._binned.sums[1:], self._binned.counts[1:])
+        counts, _, sums = self._classes("class_confidence")
+        return _mean(sums, counts)
 
     @property
     def class_accuracy(self) -> Floats:
         """Share of the class in every bin of every class, NaN where there are no rows."""
-        self._need_classes("class_accuracy")
-        return _mean(self._binned.hits[1:], self._binned.counts[1:])
+        counts, hits, _ = self._classes("class_accuracy")
+        return _mean(hits, counts)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CalibrationStats) and self.to_dict() == other.to_dict()
@@ -321,9 +319,10 @@ class CalibrationStats:
             a.flags.writeable = False
         self._binned = binned
 
-    def _need_classes(self, name: str) -> None:
+    def _classes(self, name: str) -> Binned:
         if self._n_classes is None:
             raise ValueError(f"{name} needs CalibrationStats(n_classes=K), got n_classes=None")
+        return Binned(*(a[1:] for a in self._binned))
 
 
 def _mean(total: npt.NDArray[Any], counts: Integers) -> Floats:
