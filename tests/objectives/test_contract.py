@@ -102,6 +102,18 @@ def test_a_posterior_that_returns_something_else():
         choose_calibration(*made(), Wrong(), n_resamples=50)
 
 
+def test_a_loss_for_one_library_alone():
+    class OfTorch(squared()):
+        def loss(self, logits, labels, *, axis=-1):
+            return logits.softmax(axis).square().sum(axis)
+
+    text = (
+        "^loss of OfTorch must take arrays of any library, but fails on ndarray: .* no attribute 'softmax'$"
+    )
+    with pytest.raises(TypeError, match=text):
+        TemperatureScaling(OfTorch()).fit(*made())
+
+
 def test_what_cannot_be_stored_says_so():
     class WithState(squared()):
         def __init__(self):

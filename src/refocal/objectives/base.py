@@ -44,20 +44,17 @@ class Objective(abc.ABC):
     are floats of any shape with the classes along ``axis``.
 
     Example:
-        >>> class Squared(Objective):
-        ...     '''The Brier loss, whose minimiser is the posterior itself.'''
-        ...
+        >>> from array_api_compat import array_namespace
+        >>> from refocal import Focal, TemperatureScaling
+        >>> class Squared(Objective):  # the Brier loss, whose minimiser is the posterior itself
         ...     def loss(self, logits, labels, *, axis=-1):
-        ...         probs = self.posterior(logits, axis=axis)
-        ...         of_label = np.take_along_axis(probs, np.expand_dims(labels, axis), axis).squeeze(axis)
-        ...         return (probs**2).sum(axis) - 2 * of_label
+        ...         xp, nll = array_namespace(logits), Focal(0.0).loss(logits, labels, axis=axis)
+        ...         return xp.sum(self.posterior(logits, axis=axis) ** 2, axis=axis) - 2 * xp.exp(-nll)
         ...
         ...     def log_posterior(self, logits, *, axis=-1):
-        ...         return refocal.Focal(0.0).log_posterior(logits, axis=axis)
-        >>> import refocal
-        >>> refocal.TemperatureScaling(Squared()).fit(
-        ...     np.array([[2.0, 0.0], [2.0, 0.0], [0.0, 2.0]]), np.array([0, 1, 1])
-        ... ).predict_proba(np.array([2.0, 0.0])).round(3)
+        ...         return Focal(0.0).log_posterior(logits, axis=axis)
+        >>> logits, labels = np.array([[2.0, 0.0], [2.0, 0.0], [0.0, 2.0]]), np.array([0, 1, 1])
+        >>> TemperatureScaling(Squared()).fit(logits, labels).predict_proba(logits[0]).round(3)
         array([0.667, 0.333])
     """
 
@@ -121,9 +118,9 @@ class Objective(abc.ABC):
 
     def without_smoothing(self) -> Objective:
         """Return the objective with label smoothing 0, whose posterior is that of the smoothed labels."""
-        if not getattr(self, "label_smoothing", 0.0):
-            return self
-        return dataclasses.replace(self, label_smoothing=0.0)  # type: ignore[type-var]
+        if dataclasses.is_dataclass(self) and getattr(self, "label_smoothing", 0.0):
+            return dataclasses.replace(self, label_smoothing=0.0)
+        return self
 
     def to_dict(self) -> dict[str, Any]:
         """Return the objective as a dictionary that JSON can hold; `objective_from_dict` is the inverse."""
@@ -213,17 +210,23 @@ def check_objective(objective: object, *, softmax: bool = False) -> Objective:
 
 def losses_of(objective: Objective, logits: Array, labels: Array, axis: int = -1) -> Array:
     """Return the loss of each row for integer labels, after a check that the objective keeps its contract."""
-    return _kept(objective, "loss", objective.loss(logits, labels, axis=axis), logits, labels.shape)
+    return _kept(objective, "loss", (logits, labels), axis, labels.shape)
 
 
 def log_posterior_of(objective: Objective, logits: Array, axis: int = -1) -> Array:
     """Return the log-posterior of logits, after a check that the objective keeps its contract."""
-    y = objective.log_posterior(logits, axis=axis)
-    return _kept(objective, "log_posterior", y, logits, logits.shape)
+    return _kept(objective, "log_posterior", (logits,), axis, logits.shape)
 
 
-def _kept(objective: Objective, method: str, result: Any, logits: Array, shape: tuple[int, ...]) -> Array:
-    what = f"{method} of {type(objective).__name__}"
+def _kept(
+    objective: Objective, method: str, arrays: tuple[Array, ...], axis: int, shape: tuple[int, ...]
+) -> Array:
+    what, logits = f"{method} of {type(objective).__name__}", arrays[0]
+    try:
+        result = getattr(objective, method)(*arrays, axis=axis)
+    except AttributeError as error:  # a method of another library's arrays
+        kind = type(logits).__name__
+        raise TypeError(f"{what} must take arrays of any library, but fails on {kind}: {error}") from error
     if not (is_numpy(result) and is_numpy(logits)) and type(result) is not type(logits):
         raise TypeError(
             f"{what} must return the kind of array that it got, {type(logits).__name__}, "
