@@ -47,10 +47,11 @@ def choose_calibration(
     is the softmax, it must be clearly better than that. A wrong gamma, an overfitted model or one trained
     with another loss shows in the table, whatever the theory says.
 
-    The methods, from simple to complex: the softmax as it is; Psi, the objective's posterior; temperature
-    scaling by the NLL and by the objective's own loss; Psi after the latter; focal temperature scaling with
-    the given gamma and with a free one. For label smoothing, Psi comes twice: as in the paper, and
-    with the smoothing taken out, which may leave a probability of 0: one such label makes the NLL infinite.
+    The methods, from simple to complex: "raw", the softmax as it is; "psi", the objective's posterior;
+    "ts_nll" and "ts_fl", temperature scaling by the NLL and by the objective's own loss; "psi_ts_fl", psi
+    after the latter; "focal_ts" and "focal_ts_free", focal temperature scaling with the given gamma and with
+    a free one. For label smoothing, psi comes twice: as in the paper, and with the smoothing taken out
+    ("..._unsmoothed"), which may leave a probability of 0: one such label makes the NLL infinite.
 
     Args:
         logits: Scores before the softmax, (n, K), of rows that the model was not trained on.

@@ -234,7 +234,8 @@ def _kept(
         )
     if tuple(result.shape) != tuple(shape):
         rule = "the shape of logits" if method == "log_posterior" else "one number for each row, shape"
-        raise ValueError(f"{what} must return {rule} {tuple(shape)}, got shape {tuple(result.shape)}")
+        # Not a ValueError: that is what data are refused with, and a choice then leaves a method out.
+        raise TypeError(f"{what} must return {rule} {tuple(shape)}, got shape {tuple(result.shape)}")
     return result
 
 

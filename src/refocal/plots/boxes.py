@@ -33,7 +33,7 @@ def plot_boxes(
 
     Args:
         series: For each name, such as "raw", the numbers of every group, such as one gamma each. At most 7.
-        published: For some names and groups, a number from elsewhere to compare with: a black mark.
+        published: For some names and groups, a number from elsewhere to compare with: a black diamond.
         ax: Where to draw; None for a new figure.
         xlabel: What the groups are.
         ylabel: What the numbers are.
@@ -96,7 +96,7 @@ def plot_boxes(
             label=name,
         )
     if marks:
-        look: dict[str, Any] = {"marker": "_", "s": 130, "color": "black", "linewidths": 1.6, "zorder": 4}
+        look: dict[str, Any] = {"marker": "D", "s": 22, "color": "black", "edgecolors": "white", "zorder": 4}
         ax.scatter(*zip(*marks, strict=True), label="published", **look)
     ax.set_xticks(range(len(groups)), [str(group) for group in groups])
     ax.set_xlim(-0.5, len(groups) - 0.5)

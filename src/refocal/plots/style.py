@@ -101,7 +101,7 @@ def share_legend(axes: Iterable[Axes]) -> None:
     """Put one legend above a figure in place of those of its axes.
 
     Args:
-        axes: Of one figure, with legends that say the same.
+        axes: Of one figure, with legends that say the same; titles of the legends go with them.
 
     Example:
         >>> figure = new_figure(6, 3)
