@@ -4,6 +4,8 @@ import dataclasses
 import re
 
 import array_api_compat
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -90,6 +92,13 @@ def test_a_loss_that_returns_something_else(change, text):
             TypeError, match=rf"^loss of Wrong must {re.escape(text).replace('400', '[0-9]+')}$"
         ):
             use(logits, labels)
+
+
+def test_the_kind_of_array_is_not_asked_of_tracers():
+    scaling = refocal.FocalTemperatureScaling(2.0).fit(*made())
+    logits = jnp.asarray(made()[0][:2])
+    slope = jax.jit(jax.grad(lambda z: scaling.predict_proba(z)[0, 0]))(logits)
+    assert np.isfinite(np.asarray(slope)).all()
 
 
 def test_a_posterior_that_returns_something_else():

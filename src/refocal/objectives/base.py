@@ -20,6 +20,7 @@ from refocal._arrays import (
     device,
     is_integer,
     is_numpy,
+    is_torch,
     log1p,
     map_rows,
     namespace,
@@ -227,7 +228,8 @@ def _kept(
     except AttributeError as error:  # a method of another library's arrays
         kind = type(logits).__name__
         raise TypeError(f"{what} must take arrays of any library, but fails on {kind}: {error}") from error
-    if not (is_numpy(result) and is_numpy(logits)) and type(result) is not type(logits):
+    here, there = ((is_numpy(x), is_torch(x)) for x in (logits, result))  # a traced array has many types
+    if here != there or not hasattr(result, "shape"):
         raise TypeError(
             f"{what} must return the kind of array that it got, {type(logits).__name__}, "
             f"got {type(result).__name__}"
