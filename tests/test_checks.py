@@ -106,10 +106,10 @@ CASES = [
     ),
     (lambda: Focal(gamma=-1), ValueError, "gamma must be finite and >= 0, got -1"),
     (lambda: Focal(gamma=[1.0, np.nan]), ValueError, "gamma must be finite and >= 0, got nan"),
-    (lambda: Focal(gamma="x"), TypeError, "gamma must be a number or one number a class, got 'x'"),
-    (lambda: Focal(gamma=[2.0]), TypeError, "gamma must be a number or one number a class, got [2.0]"),
+    (lambda: Focal(gamma="x"), TypeError, "gamma must be a number or one number for each class, got 'x'"),
+    (lambda: Focal(gamma=[2.0]), TypeError, "gamma must be a number or one number for each class, got [2.0]"),
     (lambda: Focal(weight=[1.0, 0.0]), ValueError, "weight must be finite and > 0, got 0.0"),
-    (lambda: Focal(weight=2.0), TypeError, "weight must hold one number a class, got 2.0"),
+    (lambda: Focal(weight=2.0), TypeError, "weight must hold one number for each class, got 2.0"),
     (lambda: Focal(label_smoothing=1.0), ValueError, "label_smoothing must be in [0, 1), got 1.0"),
     (lambda: Focal(label_smoothing=-0.1), ValueError, "label_smoothing must be in [0, 1), got -0.1"),
     (

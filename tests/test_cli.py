@@ -97,7 +97,7 @@ def test_missing_matplotlib_is_2(
     assert main(["demo", "--out", str(tmp_path)]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == "refocal: plots need matplotlib: pip install 'refocal[plots]'\n"
+    assert err == "refocal: a plot needs matplotlib: pip install matplotlib\n"
     assert list(tmp_path.iterdir()) == []
 
 

@@ -95,6 +95,6 @@ def test_missing_torch(tmp_path, monkeypatch):
 def test_missing_matplotlib(tmp_path, monkeypatch):
     for name in ("matplotlib", "matplotlib.figure"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ImportError, match=r"^plots need matplotlib: pip install 'refocal\[plots\]'$"):
+    with pytest.raises(ImportError, match=r"^a plot needs matplotlib: pip install matplotlib$"):
         run_demo(tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -1,50 +1,22 @@
 """What `import refocal` loads, and that imports inside the package point one way."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import refocal
+
 HERE = Path(__file__).parent
 PACKAGE = HERE.parent / "src" / "refocal"
 
-# A module may import those before it. Base modules are the ones that `import refocal` loads.
-BASE = [
-    "_arrays",
-    "_checks",
-    "kernels",
-    "focal",
-    "minimizer",
-    "confidence",
-    "objectives",
-    "softmax_objectives",
-    "sigmoid_objectives",
-    "adapters",
-    "recovery",
-    "_rows",
-    "binning",
-    "metrics",
-    "intervals",
-    "_temperature_fit",
-    "temperature",
-    "selection",
-]
-ORDER = [
-    *BASE,
-    "torch",
-    "sklearn",
-    "boosting",
-    "plots",
-    "theory_plots",
-    "report",
-    "scoring",
-    "experiments",
-    "demo",
-    "cli",
-    "__main__",
-]
+# The rooms in order, as the map has them: a room may import those before it.
+MAP = (HERE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+ORDER = re.findall(r"^\| `(\w+)` \|", MAP.split("<!-- import order: ")[1], flags=re.MULTILINE)
+BASE = ORDER[: ORDER.index("torch")]  # what `import refocal` may load
 
 
 def third_party(code):
@@ -54,6 +26,28 @@ def third_party(code):
 
 def test_import_loads_numpy_and_array_api_compat_only():
     assert third_party("import refocal") == ["array_api_compat", "numpy"]
+
+
+def test_other_parts_are_loaded_when_they_are_asked_for():
+    code = "import refocal; refocal.adapters, refocal.plots; assert 'torch' not in dir(refocal)"
+    assert third_party(code) == ["array_api_compat", "numpy"]
+    assert "torch" in third_party("import refocal; refocal.torch.FocalLoss")
+
+
+def test_a_name_that_is_not_there():
+    with pytest.raises(AttributeError, match=r"^module 'refocal' has no attribute 'calibrate'$"):
+        refocal.calibrate  # noqa: B018
+
+
+def test_torch_is_asked_for_where_it_is_missing():
+    code = "import sys; sys.modules['torch'] = None; import refocal; refocal.torch"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1] == "ImportError: refocal.torch needs torch: pip install torch"
+
+
+def test_the_map_has_a_line_for_each_room():
+    assert {unit_of(path) for path in FILES} - {""} <= set(ORDER)
+    assert len(set(ORDER)) == len(ORDER) > 15
 
 
 def test_an_extra_import_would_be_seen():
@@ -100,7 +94,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_point_one_way(path):
     unit = unit_of(path)
-    assert unit in ["", *ORDER], f"{unit} has no place in ORDER yet"
+    assert unit in ["", *ORDER], f"{unit} has no line in docs/architecture.md yet"
     package = ".".join(["refocal", *path.relative_to(PACKAGE).parts[:-1]])
     assert wrong_imports(path.read_text(encoding="utf-8"), unit, package) == []
 

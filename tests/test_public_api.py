@@ -13,6 +13,11 @@ import refocal
 PROMISED = {
     "Confidence",
     "Focal",
+    "Interval",
+    "Method",
+    "Objective",
+    "Recovered",
+    "Selection",
     "SigmoidFocal",
     "__version__",
     "conditional_risk",

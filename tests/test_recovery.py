@@ -15,9 +15,8 @@ import torch.nn.functional as F
 
 import refocal.recovery
 from refocal import Focal, SigmoidFocal, focal_loss, log_psi
+from refocal.objectives import Asymmetric, GeneralizedCrossEntropy, OneVsRest, Poly1Focal
 from refocal.recovery import Recovered, posterior_of, score_posterior, score_threshold
-from refocal.sigmoid_objectives import Asymmetric, OneVsRest
-from refocal.softmax_objectives import GeneralizedCrossEntropy, Poly1Focal
 
 ETA = np.random.default_rng(0).dirichlet(np.full(4, 3.0), size=5)
 
@@ -414,17 +413,17 @@ CASES = [
     (
         lambda: posterior_of(F.cross_entropy, Z),
         ValueError,
-        'loss_fn must return one loss a row, shape (4,), got shape () (in PyTorch: reduction="none")',
+        'loss_fn must return one loss for each row, shape (4,), got shape () (in PyTorch: reduction="none")',
     ),
     (
         lambda: posterior_of(lambda z, y: focal_loss(z, y, 2.0).mean(), jnp.zeros((2, 3))),
         ValueError,
-        'loss_fn must return one loss a row, shape (3,), got shape () (in PyTorch: reduction="none")',
+        'loss_fn must return one loss for each row, shape (3,), got shape () (in PyTorch: reduction="none")',
     ),
     (
         lambda: posterior_of(lambda z, y: z.log_softmax(-1), Z),
         ValueError,
-        "loss_fn must return one loss a row, shape (4,), got shape (4, 4)",
+        "loss_fn must return one loss for each row, shape (4,), got shape (4, 4)",
     ),
     (
         lambda: posterior_of(lambda z, y: cross_entropy(z, y).detach(), Z),
@@ -476,7 +475,7 @@ CASES = [
     (
         lambda: score_posterior(2.0, 0.5),
         TypeError,
-        "objective must be an objective, for instance SigmoidFocal(), got 2.0",
+        "objective must be an objective such as Focal(2.0), got 2.0",
     ),
 ]
 

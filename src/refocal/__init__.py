@@ -4,14 +4,26 @@ Focal loss is not proper: the scores that minimise it are not the class posterio
 form that gives the posterior back; `Focal` and `SigmoidFocal` are losses that know their own inverse.
 """
 
-from refocal.binning import CalibrationStats
+from types import ModuleType as _ModuleType
+
+from refocal.calibration import (
+    FocalTemperatureScaling,
+    Method,
+    Selection,
+    TemperatureScaling,
+    choose_calibration,
+)
 from refocal.confidence import Confidence, confidence_region, eta_confidence, tau_oc, tau_uc
 from refocal.focal import conditional_risk, focal_loss, h, log_psi, phi, psi
-from refocal.intervals import CalibrationTest, Interval, calibration_test, confidence_interval
 from refocal.metrics import (
+    CalibrationStats,
+    CalibrationTest,
+    Interval,
     adaptive_ece,
     brier,
+    calibration_test,
     classwise_ece,
+    confidence_interval,
     debiased_ece,
     ece,
     error_rate,
@@ -21,12 +33,18 @@ from refocal.metrics import (
     smooth_ece,
 )
 from refocal.minimizer import focal_minimizer
-from refocal.objectives import Focal, SigmoidFocal, objective_from_dict
-from refocal.recovery import posterior_of, score_posterior, score_threshold
-from refocal.selection import Selection, choose_calibration
-from refocal.sigmoid_objectives import Asymmetric, OneVsRest
-from refocal.softmax_objectives import AsymmetricSingleLabel, GeneralizedCrossEntropy, Poly1Focal
-from refocal.temperature import FocalTemperatureScaling, TemperatureScaling
+from refocal.objectives import (
+    Asymmetric,
+    AsymmetricSingleLabel,
+    Focal,
+    GeneralizedCrossEntropy,
+    Objective,
+    OneVsRest,
+    Poly1Focal,
+    SigmoidFocal,
+    objective_from_dict,
+)
+from refocal.recovery import Recovered, posterior_of, score_posterior, score_threshold
 
 __version__ = "0.1.0"
 
@@ -40,8 +58,11 @@ __all__ = [
     "FocalTemperatureScaling",
     "GeneralizedCrossEntropy",
     "Interval",
+    "Method",
+    "Objective",
     "OneVsRest",
     "Poly1Focal",
+    "Recovered",
     "Selection",
     "SigmoidFocal",
     "TemperatureScaling",
@@ -75,3 +96,12 @@ __all__ = [
     "tau_oc",
     "tau_uc",
 ]
+
+
+def __getattr__(name: str) -> _ModuleType:
+    """Import a part of refocal that not everybody uses when it is first asked for."""
+    from importlib import import_module
+
+    if name in ("adapters", "plots", "torch"):
+        return import_module(f"refocal.{name}")
+    raise AttributeError(f"module 'refocal' has no attribute {name!r}")

@@ -14,6 +14,9 @@ from refocal._arrays import Array, as_array, concrete, device, is_float, is_inte
 LARGEST_GAMMA = 1e9
 """What a larger gamma counts as: beyond it no digit of the result is left, and products overflow."""
 
+LEVEL = 0.95
+"""Of every interval, where the caller does not say."""
+
 
 def check_floats(name: str, x: Any) -> Array:
     """Return an array of real floats."""
@@ -21,6 +24,13 @@ def check_floats(name: str, x: Any) -> Array:
     if not is_float(x):
         raise TypeError(f"{name} must hold floating point numbers, got dtype {x.dtype}")
     return x
+
+
+def missing_package(what: str, package: str, error: ModuleNotFoundError) -> ImportError:
+    """Return the error to raise where an optional package is missing: its name is all that pip needs."""
+    if error.name is not None and error.name.split(".")[0] != package:
+        return error  # the package is there, and misses something itself
+    return ImportError(f"{what} needs {package}: pip install {package}")
 
 
 def check_axis(name: str, x: Array, axis: int) -> int:
@@ -80,7 +90,7 @@ def check_count(name: str, value: object, low: int, high: int | None = None) -> 
 def check_entries(
     name: str, value: object, rule: str, good: Callable[[float], bool]
 ) -> float | tuple[float, ...]:
-    """Return a good number as a float, or one good number a class as a tuple of floats."""
+    """Return a good number as a float, or one good number for each class as a tuple of floats."""
     if isinstance(value, numbers.Real):
         number = check_number(name, value, rule=rule)
         if not good(number):
@@ -93,7 +103,7 @@ def check_entries(
         or values.dtype.kind not in "iuf"
         or (values.ndim and values.size < 2)
     ):
-        raise TypeError(f"{name} must be a number or one number a class, got {value!r}")
+        raise TypeError(f"{name} must be a number or one number for each class, got {value!r}")
     if values.ndim == 0:
         return check_entries(name, values.item(), rule, good)
     check_values(name, values, np.isfinite(values) & np.array([good(v) for v in values]), rule)

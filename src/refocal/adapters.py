@@ -11,9 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from refocal._checks import check_entries, check_fraction, check_number
-from refocal.objectives import Focal, SigmoidFocal
-from refocal.sigmoid_objectives import Asymmetric, OneVsRest
-from refocal.softmax_objectives import AsymmetricSingleLabel
+from refocal.objectives import Asymmetric, AsymmetricSingleLabel, Focal, OneVsRest, SigmoidFocal
 
 Numbers = float | Iterable[float]
 

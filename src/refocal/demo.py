@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from refocal.experiments._outputs import write_outputs
 from refocal.experiments.synthetic import Settings, SyntheticResult, compute_synthetic, draw_synthetic
-from refocal.plots import figure_bytes, new_figure
-from refocal.theory_plots import max_eta_curves, phi_curves, plot_max_eta, plot_phi
+from refocal.plots import figure_bytes, max_eta_curves, new_figure, phi_curves, plot_max_eta, plot_phi
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import array_api_compat as aac
 import numpy as np
 
-from refocal._arrays import Array, concrete, log1p, namespace, softplus, working_dtype
+from refocal._arrays import Array, Namespace, concrete, log1p, namespace, softplus, working_dtype
 from refocal._checks import check_floats, check_number, check_scores, check_values
-from refocal.objectives import Objective
+from refocal.objectives import Objective, check_objective
 
 LossFn = Callable[[Array, Array], Array]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -30,11 +30,19 @@ REASONS = {
 
 
 class Recovered(NamedTuple):
-    """A posterior and how well it explains the logits."""
+    """A posterior and how well it explains the logits.
+
+    Example:
+        >>> import torch
+        >>> loss = torch.nn.CrossEntropyLoss(reduction="none")
+        >>> found = posterior_of(loss, torch.tensor([[2.0, 1.0, 0.0]]), return_residual=True)
+        >>> bool(found.residual[0] < 1e-6)
+        True
+    """
 
     posterior: Array
     residual: Array
-    """A row: the sum of \\|eta^T G\\| over the sum of the sizes of its terms; 0 is exact, 1 nothing."""
+    """For each row, the sum of \\|eta^T G\\| over that of the sizes of its terms; 0 is exact, 1 nothing."""
 
 
 def posterior_of(
@@ -57,7 +65,7 @@ def posterior_of(
         rtol: The residual above which no posterior fits; by default 1e-6, in float32 1.2e-3. Negative
             entries become 0, which leaves a residual, for instance where scores are surer than label
             smoothing allows; ``math.inf`` takes the clipped posterior then.
-        return_residual: Whether to return `Recovered`, the posterior and its residual a row.
+        return_residual: Whether to return `Recovered`, the posterior and the residual of each row.
 
     Returns:
         Probabilities of the same shape, dtype and library, without gradient; a row whose gradients
@@ -132,7 +140,7 @@ def score_threshold(objective: Objective, posterior: Array | float = 0.5) -> Arr
         posterior: A probability, or an array of them (classes, if their parameters differ, come last).
 
     Returns:
-        For a number a float, or an array of one threshold a class if their parameters differ; for an
+        For a number a float, or an array of a threshold for each class if their parameters differ; for an
         array one of the same shape, dtype and library.
 
     Example:
@@ -186,7 +194,9 @@ def _gradients(loss_fn: LossFn, z: Array) -> tuple[Floats, Floats]:
         shape = tuple(getattr(loss, "shape", ()))
         if shape != (n * k,):
             hint = "" if shape else ' (in PyTorch: reduction="none")'
-            raise ValueError(f"loss_fn must return one loss a row, shape ({n * k},), got shape {shape}{hint}")
+            raise ValueError(
+                f"loss_fn must return one loss for each row, shape ({n * k},), got shape {shape}{hint}"
+            )
         return loss.sum(), loss
 
     if aac.is_jax_array(z):
@@ -258,11 +268,9 @@ def _is_flat(
     return flat
 
 
-def _by_entry(objective: Any, name: str, value: Any, function: Callable[..., Array]) -> Array | float:
+def _by_entry(objective: Objective, name: str, value: Any, function: Callable[..., Array]) -> Array | float:
     """Return a function of probabilities, of a number as a float unless it differs between the classes."""
-    if not isinstance(objective, Objective):
-        raise TypeError(f"objective must be an objective, for instance SigmoidFocal(), got {objective!r}")
-    if objective.scores not in ("sigmoid", "softmax"):
+    if check_objective(objective).scores not in ("sigmoid", "softmax"):
         raise ValueError(f"objective must be a loss on a sigmoid or a softmax, got {objective!r}")
     on_sigmoid = objective.scores == "sigmoid"
     lengths = [len(v) for v in vars(objective).values() if isinstance(v, tuple)]
@@ -285,13 +293,13 @@ def _by_entry(objective: Any, name: str, value: Any, function: Callable[..., Arr
     return float(y[0]) if is_number and y.shape[0] == 1 else y
 
 
-def _score_of(xp: Any, objective: Any, eta: Array, on_sigmoid: bool) -> Array:
+def _score_of(xp: Namespace, objective: Objective, eta: Array, on_sigmoid: bool) -> Array:
     if on_sigmoid:
         return xp.exp(-softplus(xp, -objective.logits(eta)))
     return xp.exp(objective.logits(xp.stack([1 - eta, eta], axis=-1)))[..., 1]
 
 
-def _posterior_of_score(xp: Any, objective: Any, p: Array, on_sigmoid: bool) -> Array:
+def _posterior_of_score(xp: Namespace, objective: Objective, p: Array, on_sigmoid: bool) -> Array:
     with np.errstate(divide="ignore"):
         miss, hit = log1p(xp, -p), xp.log(p)
     if on_sigmoid:

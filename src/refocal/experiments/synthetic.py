@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from refocal import error_rate, kl_divergence, psi
-from refocal.binning import CalibrationStats
+from refocal.calibration import TemperatureScaling
 from refocal.experiments._outputs import csv_bytes, figure_files, json_bytes, write_outputs
 from refocal.experiments.engines import versions
 from refocal.experiments.mixture import PRIORS, Integers, mixture_joint, mixture_posterior, sample_mixture
-from refocal.plots import NORMAL, SMALL, Floats, axes_or_new, label_axes, new_figure
-from refocal.temperature import TemperatureScaling
-from refocal.theory_plots import CLASS_COLORS
+from refocal.metrics import CalibrationStats
+from refocal.plots import CLASS_COLORS, NORMAL, SMALL, Floats, axes_or_new, label_axes, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

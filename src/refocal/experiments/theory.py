@@ -14,12 +14,12 @@ import numpy as np
 from refocal import psi, tau_oc, tau_uc
 from refocal.experiments._outputs import csv_bytes, figure_files, json_bytes, write_outputs
 from refocal.experiments.engines import versions
-from refocal.plots import new_figure
-from refocal.theory_plots import (
+from refocal.plots import (
     MaxEtaCurves,
     PhiCurves,
     class_counts,
     max_eta_curves,
+    new_figure,
     phi_curves,
     plot_class_counts,
     plot_max_eta,

@@ -1,10 +1,9 @@
-"""More losses on a softmax that know their own inverse: generalised cross entropy, Poly-1, ASL."""
+"""More losses on a softmax, with their inverse: generalised cross entropy, Poly-1, ASL."""
 
 from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,6 @@ from refocal._arrays import (
     log1p,
     log_complement,
     log_softmax,
-    map_rows,
     namespace,
     neg_log,
     one_hot,
@@ -30,17 +28,14 @@ from refocal._arrays import (
 from refocal._checks import check_fraction, check_number, check_scores
 from refocal.focal import log_phi
 from refocal.minimizer import FLOOR, log_minimizer, log_of, newton
-from refocal.objectives import (
-    Objective,
-    row_labels,
-)
+from refocal.objectives.base import Objective, _InBlocks, row_labels
 
 
-class _OnSoftmax(Objective):
-    """What the losses on a softmax share; each of them gives the three functions at the end."""
+class _OnSoftmax(_InBlocks):
+    """What the losses below share: each gives the loss of every class as the label."""
 
     def loss(self, logits: Array, labels: Array, *, axis: int = -1) -> Array:
-        """Return the loss of every row, not reduced; labels are integers or distributions."""
+        """Return the loss of each row, not reduced; labels are integers or distributions."""
         logits, axis = check_scores("logits", logits, axis)
         labels = row_labels(labels, logits, axis)
         xp = namespace(logits)
@@ -49,33 +44,9 @@ class _OnSoftmax(Objective):
             losses = self._losses(xp, shares(xp, z, axis), axis)
         return xp.astype(_expected(xp, losses, labels, axis), logits.dtype, copy=False)
 
-    def log_posterior(self, logits: Array, *, axis: int = -1) -> Array:
-        """Return the logarithm of `posterior`."""
-        logits, axis = check_scores("logits", logits, axis)
-        return map_rows(self._log_posterior, logits, axis=axis)
-
-    def posterior_from_probs(self, probs: Array, *, axis: int = -1) -> Array:
-        """Return the true probabilities that belong to softmax scores; prefer `posterior` of the logits."""
-        probs, axis = check_scores("probs", probs, axis)
-        return map_rows(self._posterior_from_probs, probs, axis=axis)
-
-    def logits(self, posterior: Array, *, axis: int = -1) -> Array:
-        """Return the log-scores of the risk minimiser: the inverse of `posterior`, -inf for a score of 0."""
-        posterior, axis = check_scores("posterior", posterior, axis)
-        return map_rows(self._logits, posterior, axis=axis)
-
-    def _posterior_from_probs(self, xp: Namespace, q: Array, axis: int) -> Array:
-        return xp.exp(self._log_posterior(xp, xp.log(q), axis))
-
     @abc.abstractmethod
     def _losses(self, xp: Namespace, s: Shares, axis: int) -> Array:
         """Return, for every class, the loss that the row would have with this class as its label."""
-
-    @abc.abstractmethod
-    def _log_posterior(self, xp: Namespace, z: Array, axis: int) -> Array: ...
-
-    @abc.abstractmethod
-    def _logits(self, xp: Namespace, eta: Array, axis: int) -> Array: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -328,7 +299,7 @@ def _expected(xp: Namespace, losses: Array, labels: Array, axis: int) -> Array:
 
 
 def _excess(xp: Namespace, s: Shares) -> Array:
-    """Return a row: (r - q) / odds of the top, with r = -q log q / (1-q); 1/2 at odds 0.
+    """Return for each row (r - q) / odds of the top, with r = -q log q / (1-q); 1/2 at odds 0.
 
     Directly it is (log(1 + odds) / odds - 1 / (1 + odds)) / odds, which cancels for small odds.
     """
@@ -342,7 +313,8 @@ def _excess(xp: Namespace, s: Shares) -> Array:
     return xp.where(small, series, (s.neg_log_top / odds - 1 / (1 + odds)) / odds)
 
 
-def set_gammas(spec: Any) -> None:
+def set_gammas(spec: Objective) -> None:
+    """Check both gammas of an asymmetric loss."""
     for name in ("gamma_pos", "gamma_neg"):
         value = check_number(name, getattr(spec, name), low=0, rule="finite and >= 0")
         object.__setattr__(spec, name, value)

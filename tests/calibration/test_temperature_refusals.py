@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import refocal
-from refocal import Focal, FocalTemperatureScaling, TemperatureScaling, _temperature_fit
+from refocal import Focal, FocalTemperatureScaling, TemperatureScaling
+from refocal.calibration import _search
 
 
 def made(n, k, *, temperature=1.0, dtype="float64"):
@@ -131,20 +132,20 @@ def test_data_without_a_temperature_is_refused(scaling, dtype):
         ),
         ([[1.0, 2.0]], [2], ValueError, r"labels must be within 0..1, got 2"),
         ([[1.0, 2.0]], [-1], ValueError, r"labels must be within 0..1, got -1"),
-        (np.empty((0, 2)), np.empty(0, dtype=int), ValueError, r"at least one row, got shape \(0, 2\)"),
+        (np.empty((0, 2)), np.empty(0, dtype=int), ValueError, r"at least 1 row, got shape \(0, 2\)"),
         (
             [[1.0, math.nan]],
             [0],
             ValueError,
-            "logits must be finite or -inf, with a finite one in every row, got nan",
+            "logits must be finite or -inf, with a finite one in every row, got nan in row 0",
         ),
         (
             [[1.0, math.inf]],
             [0],
             ValueError,
-            "logits must be finite or -inf, with a finite one in every row, got inf",
+            "logits must be finite or -inf, with a finite one in every row, got inf in row 0",
         ),
-        ([[-math.inf] * 2], [0], ValueError, "with a finite one in every row, got -inf"),
+        ([[-math.inf] * 2], [0], ValueError, "with a finite one in every row, got -inf in row 0"),
         ([[1.0, 2.0], [1.0, -math.inf]], [0, 1], ValueError, "a finite logit, got one with -inf in row 1"),
     ],
 )
@@ -196,7 +197,7 @@ def test_bad_arguments(make, error, message):
 @pytest.mark.parametrize("scaling", [TemperatureScaling(), FocalTemperatureScaling()], ids=["nll", "focal"])
 def test_no_convergence_is_not_silent(scaling, monkeypatch):
     logits, labels = made(300, 3, temperature=40.0)
-    monkeypatch.setattr(_temperature_fit, "MAX_STEPS", 1)
+    monkeypatch.setattr(_search, "MAX_STEPS", 1)
     with pytest.warns(RuntimeWarning, match="the fit did not converge: T = .* after 1 passes"):
         scaling.fit(logits, labels)
     assert not scaling.converged_

@@ -15,7 +15,7 @@ import numpy as np
 
 from refocal.confidence import tau_oc, tau_uc
 from refocal.focal import phi, psi
-from refocal.plots import LINE_STYLES, NORMAL, SMALL, Floats, axes_or_new, label_axes
+from refocal.plots.style import LINE_STYLES, NORMAL, SMALL, Floats, axes_or_new, label_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,7 +38,7 @@ CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(0.75)]])
 
 @dataclass(frozen=True, eq=False)
 class PhiCurves:
-    """The numbers of `plot_phi`: phi at ``v`` (one row a gamma), and the two taus of ``highlight``."""
+    """The numbers of `plot_phi`: phi at ``v`` (one row for each gamma), and the two taus of ``highlight``."""
 
     gammas: tuple[float, ...]
     v: Floats
@@ -50,7 +50,7 @@ class PhiCurves:
 
 @dataclass(frozen=True, eq=False)
 class MaxEtaCurves:
-    """The numbers of `plot_max_eta`: the largest posterior (one row a gamma) at each largest score."""
+    """The numbers of `plot_max_eta`: the largest posterior (one row for each gamma) at each largest score."""
 
     n_classes: int
     gammas: tuple[float, ...]

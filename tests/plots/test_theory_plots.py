@@ -8,11 +8,11 @@ import pytest
 from matplotlib.image import imread
 
 from refocal import tau_oc, tau_uc
-from refocal.plots import figure_bytes, new_figure
-from refocal.theory_plots import (
-    CORNERS,
+from refocal.plots import (
     class_counts,
+    figure_bytes,
     max_eta_curves,
+    new_figure,
     phi_curves,
     plot_class_counts,
     plot_max_eta,
@@ -22,6 +22,7 @@ from refocal.theory_plots import (
     simplex_map,
     tau_curves,
 )
+from refocal.plots.theory import CORNERS
 
 GAMMAS = (0.5, 1.0, 3.0, 5.0)
 

@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import refocal
-from refocal import Focal, FocalTemperatureScaling, TemperatureScaling, _temperature_fit
-from refocal._temperature_fit import focal_at, labelled_rows, nll_at, psi_nll_at
+from refocal import Focal, FocalTemperatureScaling, TemperatureScaling
+from refocal._rows import logit_rows
+from refocal.calibration import _search
+from refocal.calibration._search import focal_at, nll_at, psi_nll_at
 
 TEMPERATURES = [0.01, 0.05, 0.5, 3.0, 10.0, 50.0, 200.0]
 
@@ -100,10 +102,10 @@ def test_label_smoothing_of_masked_classes_is_refused():
 
 
 def test_masked_classes_do_not_count_in_the_spread():
-    rows = labelled_rows(
+    rows = logit_rows(
         np.array([[0.0, -4.0, -np.inf, -2.0], [1.0, 0.0, -np.inf, -np.inf]]), np.array([0, 0]), -1
     )
-    np.testing.assert_allclose(_temperature_fit._spread(rows), [2.0, 0.5])
+    np.testing.assert_allclose(_search._spread(rows), [2.0, 0.5])
 
 
 @pytest.mark.parametrize("k", [0.3, 0.7])
@@ -182,7 +184,7 @@ def test_no_near_temperature_is_better(n, k, log_scale, gamma, seed):
 @pytest.mark.parametrize("u", [-3.0, 0.0, 2.0])
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0, 7.0])
 def test_derivatives_are_those_of_differences(u, gamma):
-    rows = labelled_rows(*made(60, 4), -1)
+    rows = logit_rows(*made(60, 4), -1)
     h = 1e-5
     for loss in (lambda x: nll_at(rows, x), lambda x: focal_at(rows, x, gamma)):
         _, slope, curvature = loss(u)

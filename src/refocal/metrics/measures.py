@@ -1,27 +1,20 @@
 """How good class probabilities are: calibration errors and proper scores.
 
 Input of every function is checked value by value. It is probabilities, or logits where the caller says
-``from_logits=True``; nothing is guessed from the values. Numbers are computed in float64, in row blocks.
+``from_logits=True``; nothing is guessed from the values. Numbers are computed in float64, in row blocks, by
+pure functions on `refocal._rows.Rows`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
 
-from refocal._rows import (
-    Floats,
-    Integers,
-    Scores,
-    Target,
-    checked_labels,
-    checked_scores,
-    checked_target,
-    confidences,
-)
-from refocal.binning import CalibrationStats, Convention, make_bins
+from refocal._rows import Floats, Rows, Target, checked_rows, checked_scores, checked_target
+from refocal.metrics.binning import Binned, Convention, bin_rows, equal_mass_edges, make_bins
 
 GRID = 1 << 13
 """Intervals of the grid of `smooth_ece`, a tenth of its kernel's width or less up to about 1e6 rows."""
@@ -60,7 +53,7 @@ def ece(
         >>> ece(np.array([[0.75, 0.25], [0.25, 0.75]]), np.array([0, 0]))
         0.25
     """
-    return _stats(probs, labels, n_bins, from_logits, target, convention).ece()
+    return _binned(probs, labels, n_bins, from_logits, target, convention).ece()
 
 
 def mce(
@@ -82,7 +75,7 @@ def mce(
         >>> mce(np.array([[0.75, 0.25], [0.125, 0.875]]), np.array([0, 0]))
         0.875
     """
-    return _stats(probs, labels, n_bins, from_logits, target, convention).mce()
+    return _binned(probs, labels, n_bins, from_logits, target, convention).mce()
 
 
 def classwise_ece(
@@ -106,9 +99,8 @@ def classwise_ece(
         >>> classwise_ece(np.array([[0.75, 0.25], [0.25, 0.75]]), np.array([0, 0]))
         0.5
     """
-    scores = checked_scores(probs, from_logits=from_logits)
-    stats = CalibrationStats(n_bins, scores.n_classes, convention, "top")
-    return stats._add(scores, checked_labels(labels, scores)).classwise_ece()
+    rows = checked_rows(probs, labels, from_logits=from_logits)
+    return bin_rows(rows, make_bins(n_bins, convention), "top", classwise=True).classwise_ece()
 
 
 def adaptive_ece(
@@ -131,8 +123,8 @@ def adaptive_ece(
         >>> round(adaptive_ece(probs, np.array([0, 1, 0, 0]), n_bins=2), 3)  # gaps 0.1 and 0.05
         0.075
     """
-    scores, y = _checked(probs, labels, from_logits)
-    confidence, hit = confidences(scores, y, checked_target(target, scores))
+    rows = checked_rows(probs, labels, from_logits=from_logits)
+    confidence, hit = rows.confidence(checked_target(target, rows))
     index = np.searchsorted(equal_mass_edges(confidence, n_bins), confidence)
     return float(np.abs(np.bincount(index, hit - confidence)).sum() / len(hit))
 
@@ -165,11 +157,11 @@ def debiased_ece(
         >>> ece(probs, y) > 0.02 > debiased_ece(probs, y)
         True
     """
-    stats = _stats(probs, labels, n_bins, from_logits, target, "refocal")
-    full = stats.counts > 0
-    a, c, n = stats.accuracy[full], stats.confidence[full], stats.counts[full]
+    binned = _binned(probs, labels, n_bins, from_logits, target, "refocal")
+    n, hits, sums = (x[0][binned.counts[0] > 0] for x in binned)
+    a, c = hits / n, sums / n
     mean, _ = folded_normal(a - c, np.sqrt(a * (1 - a) / n))
-    return max(0.0, float(n @ (2 * np.abs(a - c) - mean)) / stats.n)
+    return max(0.0, float(n @ (2 * np.abs(a - c) - mean)) / binned.n)
 
 
 def smooth_ece(
@@ -195,8 +187,8 @@ def smooth_ece(
         >>> [round(smooth_ece(probs, np.array(y)), 4) for y in ([0, 0, 0, 1], [0, 0, 0, 0])]
         [0.0, 0.25]
     """
-    scores, y = _checked(probs, labels, from_logits)
-    confidence, hit = confidences(scores, y, checked_target(target, scores))
+    rows = checked_rows(probs, labels, from_logits=from_logits)
+    confidence, hit = rows.confidence(checked_target(target, rows))
     # Each residual is shared by the two nodes of the grid beside it, in proportion to nearness.
     position = np.clip(confidence, 0, 1) * GRID
     node = np.minimum(position.astype(np.intp), GRID - 1)
@@ -214,11 +206,7 @@ def smooth_ece(
         damped = coefficients * np.exp(-0.5 * (frequency * sigma) ** 2)
         return float(np.abs(np.fft.irfft(damped, 2 * GRID)[: GRID + 1] * 2) @ ends)
 
-    low, high = 0.0, 1.0
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if smoothed(middle) > middle else (low, middle)
-    return low
+    return bisect(lambda sigma: smoothed(sigma) > sigma, 0.0, 1.0, 40)[0]
 
 
 def nll(
@@ -247,8 +235,8 @@ def nll(
     """
     if reduction not in ("mean", "sum"):
         raise ValueError(f"reduction must be 'mean' or 'sum', got {reduction!r}")
-    rows = nll_rows(probs, labels, from_logits=from_logits)
-    return float(rows.mean() if reduction == "mean" else rows.sum())
+    losses = nll_rows(checked_rows(probs, labels, from_logits=from_logits))
+    return float(losses.mean() if reduction == "mean" else losses.sum())
 
 
 def brier(probs: Any, labels: Any, *, from_logits: bool = False) -> float:
@@ -264,7 +252,7 @@ def brier(probs: Any, labels: Any, *, from_logits: bool = False) -> float:
         >>> brier(np.array([[0.5, 0.5], [0.25, 0.75]]), np.array([0, 1]))
         0.3125
     """
-    return float(brier_rows(probs, labels, from_logits=from_logits).mean())
+    return float(brier_rows(checked_rows(probs, labels, from_logits=from_logits)).mean())
 
 
 def error_rate(probs: Any, labels: Any, *, from_logits: bool = False) -> float:
@@ -276,7 +264,7 @@ def error_rate(probs: Any, labels: Any, *, from_logits: bool = False) -> float:
         >>> error_rate(np.array([[0.5, 0.5], [0.25, 0.75]]), np.array([1, 1]))
         0.5
     """
-    return float(error_rows(probs, labels, from_logits=from_logits).mean())
+    return float(error_rows(checked_rows(probs, labels, from_logits=from_logits)).mean())
 
 
 def kl_divergence(posterior: Any, probs: Any, *, from_logits: bool = False) -> float:
@@ -314,41 +302,30 @@ def kl_divergence(posterior: Any, probs: Any, *, from_logits: bool = False) -> f
     return total / truth.n_rows
 
 
-def nll_rows(probs: Any, labels: Any, *, from_logits: bool = False) -> Floats:
-    """Return the negative log-likelihood of every row."""
-    scores, y = _checked(probs, labels, from_logits)
-    rows = np.empty(scores.n_rows)
-    for at, block in scores.log_blocks() if from_logits else scores.blocks():
-        rows[at] = block[np.arange(len(block)), y[at]]
-    if not from_logits:
+def nll_rows(rows: Rows) -> Floats:
+    """Return the negative log-likelihood of each row."""
+    found, from_probs = np.empty(rows.n_rows), rows.kind == "probs"
+    for at, block in rows.blocks() if from_probs else rows.log_blocks():
+        found[at] = block[np.arange(len(block)), rows.labels[at]]
+    if from_probs:
         with np.errstate(divide="ignore"):  # log 0 is -inf
-            np.log(rows, out=rows)
-    return np.subtract(0, rows, out=rows)  # not -rows: a loss of -0.0 would look odd
+            np.log(found, out=found)
+    return np.subtract(0, found, out=found)  # not -found: a loss of -0.0 would look odd
 
 
-def brier_rows(probs: Any, labels: Any, *, from_logits: bool = False) -> Floats:
-    """Return the Brier score of every row."""
-    scores, y = _checked(probs, labels, from_logits)
-    rows = np.empty(scores.n_rows)
-    for at, block in scores.blocks():
+def brier_rows(rows: Rows) -> Floats:
+    """Return the Brier score of each row."""
+    found = np.empty(rows.n_rows)
+    for at, block in rows.blocks():
         error = np.array(block, dtype=np.float64)
-        error[np.arange(len(block)), y[at]] -= 1
-        rows[at] = np.einsum("ij,ij->i", error, error)
-    return rows
+        error[np.arange(len(block)), rows.labels[at]] -= 1
+        found[at] = np.einsum("ij,ij->i", error, error)
+    return found
 
 
-def error_rows(probs: Any, labels: Any, *, from_logits: bool = False) -> Floats:
-    """Return 1.0 for every row whose largest class is not the label, and 0.0 for the others."""
-    scores, y = _checked(probs, labels, from_logits)
-    return 1.0 - confidences(scores, y, "top")[1]
-
-
-def equal_mass_edges(confidence: Floats, n_bins: int) -> Floats:
-    """Return the inner edges of bins (lo, hi] that hold about the same number of rows."""
-    n = len(confidence)
-    make_bins(n_bins)  # for its check
-    ranks = -(-np.arange(1, n_bins) * n // n_bins)
-    return np.unique(np.sort(confidence)[ranks - 1])
+def error_rows(rows: Rows) -> Floats:
+    """Return 1.0 for each row whose largest class is not the label, and 0.0 for the others."""
+    return 1.0 - rows.confidence("top")[1]
 
 
 def folded_normal(mean: Floats, sd: Floats) -> tuple[Floats, Floats]:
@@ -359,13 +336,16 @@ def folded_normal(mean: Floats, sd: Floats) -> tuple[Floats, Floats]:
     return folded, np.maximum(mean**2 + sd**2 - folded**2, 0)
 
 
-def _checked(probs: Any, labels: Any, from_logits: bool) -> tuple[Scores, Integers]:
-    scores = checked_scores(probs, from_logits=from_logits)
-    return scores, checked_labels(labels, scores)
+def bisect(is_above: Callable[[float], bool], low: float, high: float, steps: int) -> tuple[float, float]:
+    """Return the bracket, halved again and again, of the point up to which a condition holds."""
+    for _ in range(steps):
+        middle = (low + high) / 2
+        low, high = (middle, high) if is_above(middle) else (low, middle)
+    return low, high
 
 
-def _stats(
+def _binned(
     probs: Any, labels: Any, n_bins: int, from_logits: bool, target: Target | None, convention: Convention
-) -> CalibrationStats:
-    scores, y = _checked(probs, labels, from_logits)
-    return CalibrationStats(n_bins, None, convention, target)._add(scores, y)
+) -> Binned:
+    rows = checked_rows(probs, labels, from_logits=from_logits)
+    return bin_rows(rows, make_bins(n_bins, convention), checked_target(target, rows))

@@ -1,13 +1,9 @@
-"""CalibrationStats: what calibration errors are made of, in memory that does not grow with the rows.
-
-This is the one place with a rule for the edges of bins.
-"""
+"""CalibrationStats: binned rows that can be added up, in memory that does not grow with the rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -17,80 +13,13 @@ from refocal._rows import (
     HALF_SUM_TOLERANCE,
     Floats,
     Integers,
-    Scores,
+    Rows,
     Target,
     check_target,
-    checked_labels,
-    checked_scores,
+    checked_rows,
     checked_target,
-    confidence_of,
 )
-
-Convention: TypeAlias = Literal["refocal", "torchmetrics", "netcal", "sklearn", "guo"]
-
-LARGEST_N_BINS = 100_000
-"""Far below the number of bins whose edges float32 cannot tell apart."""
-
-
-@dataclass(frozen=True, eq=False)
-class Bins:
-    """Equal-width bins over [0, 1] under the rule of a library.
-
-    Attributes:
-        convention: Whose rule.
-        n_bins: How many bins the user asked for.
-        edges: Of the bins that there are, float64.
-        below: The lower edge of each bin; of the first, -inf.
-        above: The upper edge of each bin; of the last, inf.
-    """
-
-    convention: Convention
-    n_bins: int
-    edges: Floats
-    below: Floats
-    above: Floats
-
-    def index(self, confidence: Floats) -> npt.NDArray[np.intp]:
-        """Return the bin of every confidence (float64)."""
-        # A product is at most one bin off, and takes a fifth of the time of a search.
-        index = (confidence * self.n_bins).astype(np.intp)
-        np.minimum(index, len(self.below) - 1, out=index)
-        if self.convention in ("torchmetrics", "netcal"):  # [lo, hi)
-            down, up = confidence < self.below[index], confidence >= self.above[index]
-        else:  # (lo, hi]
-            down, up = confidence <= self.below[index], confidence > self.above[index]
-        index += up
-        index -= down
-        return index
-
-    def values(self, confidence: Floats, eps: float) -> Floats:
-        """Return confidences, which came with a dtype of this eps, as the library uses them, in float64."""
-        if self.convention == "torchmetrics":
-            confidence = confidence.astype(np.float32, copy=False)
-        elif self.convention == "netcal":
-            confidence = np.clip(confidence.astype(np.float64), eps, 1 - eps)
-        return confidence.astype(np.float64, copy=False)
-
-
-def make_bins(n_bins: int, convention: Convention = "refocal") -> Bins:
-    """Return equal-width `Bins` after a check of the arguments."""
-    n = check_count("n_bins", n_bins, 1, LARGEST_N_BINS)
-    i = np.arange(n + 1)
-    if convention == "refocal":
-        edges = i / n
-    elif convention in ("netcal", "sklearn"):
-        edges = np.linspace(0, 1, n + 1)
-    elif convention in ("torchmetrics", "guo"):
-        # PyTorch's float32 linspace: from both ends, each entry rounded once.
-        step = float(np.float32(1) / np.float32(n))
-        edges = np.where(i < (n + 1) // 2, step * i, 1 - step * (n - i)).astype(np.float32).astype(np.float64)
-    else:
-        raise ValueError(f"convention must be one of {get_args(Convention)}, got {convention!r}")
-    if convention == "torchmetrics":
-        edges = np.append(edges, 1.0)  # 1.0 has a bin of its own
-    edges.flags.writeable = False
-    inner = edges[1:-1]
-    return Bins(convention, n, edges, np.append(-np.inf, inner), np.append(inner, np.inf))
+from refocal.metrics.binning import Binned, Convention, bin_rows, make_bins
 
 
 class CalibrationStats:
@@ -108,7 +37,7 @@ class CalibrationStats:
     .. math:: \mathrm{classwise\ ECE} = \frac{1}{K} \sum_k \sum_j \frac{|B_{j,k}|}{n}
         |\mathrm{acc}_k(B_{j,k}) - \mathrm{conf}_k(B_{j,k})|
 
-    Memory is a number a bin (and a class), whatever the number of rows. Counts are int64, sums float64.
+    Memory is a few numbers for each bin, however many rows there are. Counts are int64, sums float64.
 
     Bins are (lo, hi]; the first includes 0, the last holds 1.0. An edge is j / n_bins in float64, and a
     confidence is compared by the number that it holds, whatever its dtype: float64 0.3 is on the edge and
@@ -148,9 +77,8 @@ class CalibrationStats:
         self._n_classes = None if n_classes is None else check_count("n_classes", n_classes, 2)
         check_target(target)
         self._target = target
-        # Row 0 is the target; the classes follow. Never changed in place: what was handed out stays.
-        shape = (1 + (self._n_classes or 0), len(self._bins.edges) - 1)
-        self._set(np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape))
+        # Never changed in place: what was handed out stays.
+        self._set(Binned.zeros(self._bins, self._n_classes))
 
     def update(self, probs: Any, labels: Any) -> CalibrationStats:
         """Add a batch of rows.
@@ -167,35 +95,11 @@ class CalibrationStats:
             TypeError: If probs are not floats or labels not integers.
             ValueError: If a shape or a value is wrong; then nothing was added.
         """
-        scores = checked_scores(probs)
-        return self._add(scores, checked_labels(labels, scores))
-
-    def _add(self, scores: Scores, labels: Integers) -> CalibrationStats:
-        target = checked_target(self._target, scores)
-        k, n_bins = self._n_classes, self._counts.shape[1]
-        if k not in (None, scores.n_classes):
-            raise ValueError(f"probs must have the {k} classes of n_classes, got {scores.n_classes}")
-        counts, hits, sums = self._counts.copy(), self._hits.copy(), self._sums.copy()
-        for rows, block in scores.blocks():
-            y = labels[rows]
-            confidence, right = confidence_of(block, y, target)
-            values = self._bins.values(confidence, scores.eps)
-            index = self._bins.index(values)
-            both = np.bincount(2 * index + right, minlength=2 * n_bins).reshape(n_bins, 2)
-            counts[0] += both.sum(axis=1)
-            hits[0] += both[:, 1]
-            sums[0] += np.bincount(index, values, n_bins)
-            if k is None:
-                continue
-            # One histogram for all classes: bin j of class c has the number c * n_bins + j.
-            values = self._bins.values(block, scores.eps)
-            cells = self._bins.index(values) + np.arange(k) * n_bins
-            hit = cells[np.arange(len(y)), y]
-            flat, size = cells.ravel("K"), k * n_bins  # in the order in which both are stored
-            counts[1:] += np.bincount(flat, minlength=size).reshape(k, n_bins)
-            hits[1:] += np.bincount(hit, minlength=size).reshape(k, n_bins)
-            sums[1:] += np.bincount(flat, values.ravel("K"), size).reshape(k, n_bins)
-        self._set(counts, hits, sums)
+        rows = checked_rows(probs, labels)
+        target, k = checked_target(self._target, rows), self._n_classes
+        if k not in (None, rows.n_classes):
+            raise ValueError(f"{rows.name} must have the {k} classes of n_classes, got {rows.n_classes}")
+        self._set(self._binned.plus(bin_rows(rows, self._bins, target, classwise=k is not None)))
         return self
 
     def merge(self, other: CalibrationStats) -> CalibrationStats:
@@ -214,9 +118,7 @@ class CalibrationStats:
             if mine != theirs and {mine, theirs} != {None, "top"}:
                 raise ValueError(f"stats to merge must have the same {name}, got {mine!r} and {theirs!r}")
         target = self.target or other.target  # None and "top" make "top", in either order
-        return self._with(
-            self._counts + other._counts, self._hits + other._hits, self._sums + other._sums, target
-        )
+        return self._with(self._binned.plus(other._binned), target)
 
     def all_reduce(self, group: Any = None) -> CalibrationStats:
         """Return the stats of the rows of all processes of torch.distributed.
@@ -235,12 +137,12 @@ class CalibrationStats:
             raise RuntimeError("all_reduce needs torch.distributed.init_process_group to be called before")
         device = "cuda" if distributed.get_backend(group) == "nccl" else "cpu"
         target = self._all_same(lambda x, op: distributed.all_reduce(x, op, group=group), device)
-        whole = torch.from_numpy(np.stack([self._counts, self._hits])).to(device)
-        sums = torch.from_numpy(self._sums.copy()).to(device)
+        whole = torch.from_numpy(np.stack(self._binned[:2])).to(device)
+        sums = torch.from_numpy(self._binned.sums.copy()).to(device)
         distributed.all_reduce(whole, group=group)
         distributed.all_reduce(sums, group=group)
         counts, hits = whole.cpu().numpy()
-        return self._with(counts, hits, sums.cpu().numpy(), target)
+        return self._with(Binned(counts, hits, sums.cpu().numpy()), target)
 
     def _all_same(self, reduce: Callable[[Any, Any], Any], device: str) -> Target | None:
         """Return the target of all processes, after a check that their settings are the same."""
@@ -270,9 +172,7 @@ class CalibrationStats:
             "n_classes": self.n_classes,
             "convention": self.convention,
             "target": self.target,
-            "counts": self._counts.tolist(),
-            "hits": self._hits.tolist(),
-            "sums": self._sums.tolist(),
+            **{name: a.tolist() for name, a in self._binned._asdict().items()},
         }
 
     @classmethod
@@ -289,8 +189,9 @@ class CalibrationStats:
             raise ValueError(f"stats must have exactly the keys {sorted(names)}, got {sorted(data)}")
         stats = cls(*(data[name] for name in names[:4]))
         counts, hits, sums = (np.asarray(data[name]) for name in names[4:])
-        if not all(a.shape == stats._counts.shape for a in (counts, hits, sums)):
-            raise ValueError(f"counts, hits and sums must have the shape {stats._counts.shape}")
+        shape = stats._binned.counts.shape
+        if not all(a.shape == shape for a in (counts, hits, sums)):
+            raise ValueError(f"counts, hits and sums must have the shape {shape}")
         if counts.dtype.kind not in "iu" or hits.dtype.kind not in "iu" or sums.dtype.kind not in "iuf":
             raise ValueError("counts and hits must be integers, sums numbers")
         if not ((0 <= hits) & (hits <= counts) & (sums >= 0)).all():
@@ -301,9 +202,8 @@ class CalibrationStats:
             raise ValueError("counts of every class must add up to the number of rows")
         if len(hits) > 1 and hits[1:].sum() != counts[0].sum():
             raise ValueError("hits of the classes must add up to the number of rows")
-        return stats._with(
-            counts.astype(np.int64), hits.astype(np.int64), sums.astype(np.float64), stats.target
-        )
+        binned = Binned(counts.astype(np.int64), hits.astype(np.int64), sums.astype(np.float64))
+        return stats._with(binned, stats.target)
 
     def ece(self) -> float:
         """Return the expected calibration error.
@@ -311,12 +211,11 @@ class CalibrationStats:
         Raises:
             ValueError: If there are no rows. (So do the others.)
         """
-        return float(self._gaps()[0].sum() / self.n)
+        return self._binned.ece()
 
     def mce(self) -> float:
         """Return the maximum calibration error, over the bins that have rows."""
-        full = self.counts > 0
-        return float((self._gaps()[0][full] / self.counts[full]).max())
+        return self._binned.mce()
 
     def classwise_ece(self) -> float:
         """Return the classwise expected calibration error.
@@ -324,8 +223,8 @@ class CalibrationStats:
         Raises:
             ValueError: If n_classes was not given.
         """
-        k = self._need_classes("classwise_ece")
-        return float(self._gaps()[1:].sum() / (self.n * k))
+        self._classes("classwise_ece")  # raises where there are none
+        return self._binned.classwise_ece()
 
     @property
     def n_bins(self) -> int:
@@ -350,7 +249,7 @@ class CalibrationStats:
     @property
     def n(self) -> int:
         """How many rows."""
-        return int(self._counts[0].sum())
+        return self._binned.n
 
     @property
     def edges(self) -> Floats:
@@ -360,46 +259,44 @@ class CalibrationStats:
     @property
     def counts(self) -> Integers:
         """Rows in every bin."""
-        return np.asarray(self._counts[0])
+        return np.asarray(self._binned.counts[0])
 
     @property
     def hits(self) -> Integers:
         """Rows in every bin whose predicted class is the label; with target "positive" those of class 1."""
-        return np.asarray(self._hits[0])
+        return np.asarray(self._binned.hits[0])
 
     @property
     def confidence(self) -> Floats:
         """Mean confidence in every bin, NaN where there are no rows."""
-        return _mean(self._sums[0], self._counts[0])
+        return _mean(self._binned.sums[0], self._binned.counts[0])
 
     @property
     def accuracy(self) -> Floats:
         """Share of hits in every bin, NaN where there are no rows."""
-        return _mean(self._hits[0], self._counts[0])
+        return _mean(self._binned.hits[0], self._binned.counts[0])
 
     @property
     def class_counts(self) -> Integers:
         """Rows in every bin of every class, shape (K, bins)."""
-        self._need_classes("class_counts")
-        return self._counts[1:]
+        return self._classes("class_counts").counts
 
     @property
     def class_hits(self) -> Integers:
         """Rows of the class in every bin of every class, shape (K, bins)."""
-        self._need_classes("class_hits")
-        return self._hits[1:]
+        return self._classes("class_hits").hits
 
     @property
     def class_confidence(self) -> Floats:
         """Mean probability of the class in every bin of every class, NaN where there are no rows."""
-        self._need_classes("class_confidence")
-        return _mean(self._sums[1:], self._counts[1:])
+        counts, _, sums = self._classes("class_confidence")
+        return _mean(sums, counts)
 
     @property
     def class_accuracy(self) -> Floats:
         """Share of the class in every bin of every class, NaN where there are no rows."""
-        self._need_classes("class_accuracy")
-        return _mean(self._hits[1:], self._counts[1:])
+        counts, hits, _ = self._classes("class_accuracy")
+        return _mean(hits, counts)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CalibrationStats) and self.to_dict() == other.to_dict()
@@ -412,28 +309,20 @@ class CalibrationStats:
             f"convention={self.convention!r}, target={self.target!r}, n={self.n})"
         )
 
-    def _with(
-        self, counts: Integers, hits: Integers, sums: Floats, target: Target | None
-    ) -> CalibrationStats:
+    def _with(self, binned: Binned, target: Target | None) -> CalibrationStats:
         stats = CalibrationStats(self.n_bins, self.n_classes, self.convention, target)
-        stats._set(counts, hits, sums)
+        stats._set(binned)
         return stats
 
-    def _set(self, counts: Integers, hits: Integers, sums: Floats) -> None:
-        for a in (counts, hits, sums):
+    def _set(self, binned: Binned) -> None:
+        for a in binned:
             a.flags.writeable = False
-        self._counts, self._hits, self._sums = counts, hits, sums
+        self._binned = binned
 
-    def _gaps(self) -> Floats:
-        """Return count * |accuracy - confidence| of every bin."""
-        if self.n == 0:
-            raise ValueError("stats must have at least 1 row, got none: call update first")
-        return np.abs(self._hits - self._sums)
-
-    def _need_classes(self, name: str) -> int:
+    def _classes(self, name: str) -> Binned:
         if self._n_classes is None:
             raise ValueError(f"{name} needs CalibrationStats(n_classes=K), got n_classes=None")
-        return self._n_classes
+        return Binned(*(a[1:] for a in self._binned))
 
 
 def _mean(total: npt.NDArray[Any], counts: Integers) -> Floats:
@@ -441,3 +330,10 @@ def _mean(total: npt.NDArray[Any], counts: Integers) -> Floats:
     np.divide(total, counts, out=mean, where=counts > 0)
     mean.flags.writeable = False
     return mean
+
+
+def stats_of(rows: Rows, n_bins: int) -> CalibrationStats:
+    """Return the stats of rows that were checked before, for the top label."""
+    stats = CalibrationStats(n_bins)
+    stats._set(bin_rows(rows, make_bins(n_bins), "top"))
+    return stats

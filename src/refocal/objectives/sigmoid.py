@@ -1,4 +1,4 @@
-"""More losses on sigmoids that know their own inverse: ASL, and one sigmoid a class."""
+"""More losses on sigmoids, with their inverse: ASL, and one sigmoid for each class."""
 
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ from refocal._arrays import (
 )
 from refocal._checks import check_fraction, check_scores
 from refocal.minimizer import MAX_STEPS, TRACED_STEPS, log_of
-from refocal.objectives import (
+from refocal.objectives.base import (
     Objective,
-    SigmoidFocal,
-    entry_scores,
+    ScoreKind,
+    _InBlocks,
     entry_targets,
     objective_from_dict,
     row_labels,
 )
-from refocal.softmax_objectives import set_gammas
+from refocal.objectives.focal import SigmoidFocal
+from refocal.objectives.softmax import set_gammas
 
 
 @dataclasses.dataclass(frozen=True)
-class Asymmetric(Objective):
+class Asymmetric(_InBlocks):
     r"""The asymmetric loss (ASL) on a sigmoid: every entry of the logits is a binary problem of its own.
 
     .. math::
@@ -66,7 +67,7 @@ class Asymmetric(Objective):
         array([0.   , 0.007, 0.147, 0.974])
     """
 
-    scores: ClassVar[str] = "sigmoid"
+    scores: ClassVar[ScoreKind] = "sigmoid"
 
     gamma_pos: float = 0.0
     gamma_neg: float = 4.0
@@ -81,8 +82,8 @@ class Asymmetric(Objective):
             raise TypeError(f"detach_weights must be True or False, got {self.detach_weights!r}")
 
     def loss(self, logits: Array, targets: Array, *, axis: int = -1) -> Array:
-        """Return the loss of every entry, not reduced; targets are 0 or 1, or probabilities."""
-        logits, axis = entry_scores("logits", logits, axis)
+        """Return the loss of each entry, not reduced; targets are 0 or 1, or probabilities."""
+        logits, axis = self._checked("logits", logits, axis)
         targets = entry_targets(targets, logits)
         xp = namespace(logits)
         with np.errstate(all="ignore"):
@@ -97,21 +98,6 @@ class Asymmetric(Objective):
             of_zero = focus(xp.exp(_times(xp, self.gamma_neg, log_u))) * nll_u
             of_zero = xp.where(active & ((y != 1) | (nll_u < xp.inf)), of_zero, 0)
         return xp.astype(y * of_one + (1 - y) * of_zero, logits.dtype, copy=False)
-
-    def log_posterior(self, logits: Array, *, axis: int = -1) -> Array:
-        """Return the logarithm of P(y = 1), entry by entry."""
-        logits, axis = entry_scores("logits", logits, axis)
-        return map_rows(self._log_posterior, logits, axis=axis)
-
-    def posterior_from_probs(self, probs: Array, *, axis: int = -1) -> Array:
-        """Return the P(y = 1) that belong to sigmoid scores; prefer `posterior` of the logits."""
-        probs, axis = entry_scores("probs", probs, axis)
-        return map_rows(self._posterior_from_probs, probs, axis=axis)
-
-    def logits(self, posterior: Array, *, axis: int = -1) -> Array:
-        """Return the logits of the risk minimiser: the inverse of `posterior`; for 0 the largest of them."""
-        posterior, axis = entry_scores("posterior", posterior, axis)
-        return map_rows(self._logits, posterior, axis=axis)
 
     @property
     def _edge(self) -> float:
@@ -175,9 +161,6 @@ class Asymmetric(Objective):
     def _log_posterior(self, xp: Namespace, z: Array, axis: int) -> Array:
         return -softplus(xp, -self._log_odds(xp, z))
 
-    def _posterior_from_probs(self, xp: Namespace, p: Array, axis: int) -> Array:
-        return xp.exp(self._log_posterior(xp, xp.log(p) - log1p(xp, -p), axis))
-
     def _logits(self, xp: Namespace, eta: Array, axis: int) -> Array:
         gp, gn = self.gamma_pos, self.gamma_neg
         goal = log_of(xp, eta) - log_of(xp, 1 - eta)
@@ -208,7 +191,7 @@ class Asymmetric(Objective):
 
 @dataclasses.dataclass(frozen=True)
 class OneVsRest(Objective):
-    r"""One sigmoid a class, trained against the one-hot label and read as a class distribution.
+    r"""One sigmoid for each class, trained against the one-hot label and read as a class distribution.
 
     .. math:: \ell(z, y) = \sum_i L_i(z_i, 1[i = y])
 
@@ -223,7 +206,7 @@ class OneVsRest(Objective):
         array([0.803, 0.182, 0.014])
     """
 
-    scores: ClassVar[str] = "one-vs-rest"
+    scores: ClassVar[ScoreKind] = "one-vs-rest"
 
     binary: Any = dataclasses.field(default_factory=SigmoidFocal)
 
@@ -239,7 +222,7 @@ class OneVsRest(Objective):
         return {"objective": "OneVsRest", "binary": self.binary.to_dict()}
 
     def loss(self, logits: Array, labels: Array, *, axis: int = -1) -> Array:
-        """Return the loss of every row, not reduced; labels are integers or distributions."""
+        """Return the loss of each row, not reduced; labels are integers or distributions."""
         logits, axis = check_scores("logits", logits, axis)
         labels = row_labels(labels, logits, axis)
         xp = namespace(logits)

@@ -15,7 +15,8 @@ import torch
 
 import refocal
 from refocal import Focal, Selection, choose_calibration
-from refocal.selection import _bootstrap
+from refocal.calibration import selection
+from refocal.calibration.choose import paired_means
 
 FOCAL = Focal(2.0)
 SMOOTHED = Focal(2.0, label_smoothing=0.1)
@@ -37,14 +38,14 @@ def choose(logits, labels, objective=FOCAL, **options):
 
 CASES = {
     "focal minimiser": (FOCAL.logits, FOCAL, "psi"),
-    "twice too sharp": (lambda eta: 2 * FOCAL.logits(eta), FOCAL, "psi_after_ts_fl"),
-    "three times too flat": (lambda eta: FOCAL.logits(eta) / 3, FOCAL, "psi_after_ts_fl"),
+    "twice too sharp": (lambda eta: 2 * FOCAL.logits(eta), FOCAL, "psi_ts_fl"),
+    "three times too flat": (lambda eta: FOCAL.logits(eta) / 3, FOCAL, "psi_ts_fl"),
     "cross entropy": (np.log, FOCAL, "raw"),
     "sharp cross entropy": (lambda eta: 3 * np.log(eta), FOCAL, "ts_nll"),
     "another gamma": (lambda eta: 2 * Focal(5.0).logits(eta), FOCAL, "focal_ts_free"),
     "smoothed": (SMOOTHED.logits, SMOOTHED, "psi_unsmoothed"),
     "weighted": (WEIGHTED.logits, WEIGHTED, "psi"),
-    "weighted and sharp": (lambda eta: 2 * WEIGHTED.logits(eta), WEIGHTED, "psi_after_ts_fl"),
+    "weighted and sharp": (lambda eta: 2 * WEIGHTED.logits(eta), WEIGHTED, "psi_ts_fl"),
     "cross entropy, said so": (np.log, Focal(0.0), "raw"),
 }
 
@@ -88,18 +89,18 @@ def test_smoothing_is_taken_out_after_a_temperature_too():
     posterior, labels = made(6000)
     logits = 2 * SMOOTHED.logits(posterior)
     found = choose(logits, labels, SMOOTHED)
-    assert found.winner == "psi_after_ts_fl_unsmoothed"
+    assert found.winner == "psi_ts_fl_unsmoothed"
     # Not the KL divergence, which is infinite where the difference s - eps/K is cut off at 0.
     assert np.abs(found.apply(logits) - posterior).max() < 0.02
 
 
 def test_too_sharp_logits_make_psi_harmful_and_it_says_why(sharp):
     found, _ = sharp
-    assert found.winner == "psi_after_ts_fl"
+    assert found.winner == "psi_ts_fl"
     assert found.psi_harms
     assert found.psi_gap.low > 0
-    assert found.sentence.startswith("Use Psi after TS_FL with T = ")
-    assert "Psi alone would hurt: it changes the NLL by +" in found.sentence
+    assert found.sentence.startswith("Use psi_ts_fl (psi after the temperature of ts_fl) with T = ")
+    assert "psi alone would hurt: it changes the NLL by +" in found.sentence
     assert "the logits are sharper than those of the minimiser" in found.sentence
     assert found.method("ts_fl").temperature == pytest.approx(2.0, rel=0.05)
 
@@ -109,12 +110,14 @@ def test_psi_that_helps_is_not_called_harmful():
     assert not found.psi_harms
     assert found.psi_gap.high < 0
     assert "hurt" not in found.sentence
-    assert found.sentence.startswith("Use Psi: against the softmax it changes the NLL by -0.0")
+    assert found.sentence.startswith(
+        "Use psi (the objective's posterior): against raw it changes the NLL by -0.0"
+    )
 
 
 def test_cross_entropy_logits_are_left_alone():
     found, _, _ = solved("cross entropy", 0)
-    assert found.sentence.startswith("Keep the softmax as it is: no other method lowers its NLL of ")
+    assert found.sentence.startswith("Keep raw, the softmax as it is: no other method lowers its NLL of ")
     assert found.psi_harms
 
 
@@ -146,7 +149,7 @@ def test_nothing_is_used_that_is_not_shown_to_beat_the_softmax():
     assert found.method("raw").behind.low > 0
     assert not found.clear
     assert "for now" in found.sentence
-    assert "they do not tell it from Psi" in found.sentence
+    assert "they do not tell it from psi" in found.sentence
 
 
 def test_metrics_of_the_softmax_are_the_plain_ones():
@@ -187,8 +190,11 @@ def test_intervals_are_paired():
     posterior, labels = made(2000)
     logits = FOCAL.logits(posterior)
     found = choose(logits, labels, level=0.9, n_resamples=800)
-    rows = refocal.metrics.nll_rows(logits, labels, from_logits=True)
-    rows = rows - refocal.metrics.nll_rows(FOCAL.log_posterior(logits), labels, from_logits=True)
+    raw, psi = (
+        -scipy.special.log_softmax(z, axis=1)[np.arange(2000), labels]
+        for z in (logits, FOCAL.log_posterior(logits))
+    )
+    rows = raw - psi
     behind = found.method("raw").behind
     reach = 1.645 * rows.std() / math.sqrt(2000)
     assert behind.value == pytest.approx(rows.mean(), rel=1e-9)
@@ -215,7 +221,7 @@ def test_paired_intervals_hold_the_truth_as_often_as_they_say():
     truth = losses[:, 0].mean() - losses[:, 1].mean()
     hits = 0
     for sample in np.split(np.random.default_rng(0).permutation(100_000)[:80_000], 200):
-        means = _bootstrap(losses[sample], 300, seed=0)
+        means = paired_means(losses[sample], 300, seed=0)
         low, high = np.quantile(means[:, 0] - means[:, 1], (0.05, 0.95))
         hits += low <= truth <= high
     assert 170 <= hits <= 190
@@ -262,13 +268,33 @@ def test_dictionary_and_text():
     logits = SMOOTHED.logits(posterior[:5])
     np.testing.assert_array_equal(again.apply(logits), found.apply(logits))
     lines = str(found).splitlines()
-    assert lines[0].split() == ["T", "NLL", "Brier", "ECE", "classwise", "ECE", "error"]
-    assert [line.split("  ")[0].removesuffix(" *") for line in lines[1:10]] == [
-        m.title for m in found.methods
-    ]
+    head = ["method", "T", "NLL", "Brier", "ECE, debiased interval"]
+    assert re.split("  +", lines[0]) == [*head, "classwise ECE, debiased interval", "error rate"]
+    assert [line.split("  ")[0].removesuffix(" *") for line in lines[1:10]] == [m.name for m in found.methods]
+    for m in found.methods:  # the names of the table are those of `apply`
+        np.testing.assert_array_equal(found.apply(logits, method=m.name), m.probs(logits))
     assert sum(" *" in line for line in lines[1:10]) == 1
     assert lines[-2:] == ["Held out in 5 parts of 800 rows; 95 % intervals.", found.sentence]
     assert fields["sentence"] == found.sentence
+
+
+def test_representations_are_short(sharp):
+    found, _ = sharp
+    assert repr(found) == "Selection(winner='psi_ts_fl', clear=True, n_rows=10000, methods=7)"
+    nll = found.method("raw").nll
+    assert (
+        repr(found.method("raw"))
+        == f"Method('raw', T=1, NLL {nll.value:.4f} [{nll.low:.4f}, {nll.high:.4f}])"
+    )
+
+
+def test_an_interval_holds_its_point_or_says_that_it_is_debiased(sharp):
+    found, _ = sharp
+    intervals = [getattr(m, name) for m in found.methods for name in selection.METRICS]
+    assert all(i.debiased or i.low <= i.value <= i.high for i in intervals)
+    outside = [i for i in intervals if not i.low <= i.value <= i.high]
+    assert outside  # or the test shows nothing
+    assert str(outside[0]).endswith("], debiased")
 
 
 def test_a_probability_of_zero_for_a_label_is_infinitely_bad_but_no_crash():
@@ -287,10 +313,10 @@ def test_methods_that_cannot_be_fitted_are_left_out_with_the_reason():
     logits = FOCAL.logits(posterior)
     found = choose(logits, logits.argmax(axis=1))
     assert {m.name for m in found.methods} == {"raw", "psi"}
-    assert dict(found.skipped).keys() == {"ts_nll", "ts_fl", "psi_after_ts_fl", "focal_ts", "focal_ts_free"}
+    assert dict(found.skipped).keys() == {"ts_nll", "ts_fl", "psi_ts_fl", "focal_ts", "focal_ts_free"}
     assert not found.clear
-    assert "TS_NLL could not be fitted" in found.sentence
-    assert "TS_NLL left out: labels must not all be at the largest logit of their row" in str(found)
+    assert "ts_nll could not be fitted" in found.sentence
+    assert "ts_nll left out: labels must not all be at the largest logit of their row" in str(found)
 
 
 def test_saturated_logits_that_are_all_right():
@@ -314,7 +340,7 @@ def test_masked_classes():
     json.dumps(found.to_dict(), allow_nan=False)
     smoothed = dict(choose(logits, labels, SMOOTHED).skipped)
     reason = "the loss is infinite at every T: label smoothing gives weight to a class with logit -inf"
-    names = ("ts_fl", "psi_after_ts_fl", "psi_after_ts_fl_unsmoothed")
+    names = ("ts_fl", "psi_ts_fl", "psi_ts_fl_unsmoothed")
     assert smoothed == dict.fromkeys(names, reason)
 
 
@@ -337,11 +363,11 @@ def test_methods_that_make_sense_for_the_objective():
         return [m.name for m in choose(logits, labels, objective).methods]
 
     assert names(Focal(0.0)) == ["raw", "ts_nll", "focal_ts_free"]
-    of_focal = ["raw", "psi", "ts_nll", "ts_fl", "psi_after_ts_fl", "focal_ts", "focal_ts_free"]
+    of_focal = ["raw", "psi", "ts_nll", "ts_fl", "psi_ts_fl", "focal_ts", "focal_ts_free"]
     assert names(None) == names(FOCAL) == of_focal
     assert names(WEIGHTED) == [name for name in of_focal if name != "focal_ts"]
     assert names(refocal.GeneralizedCrossEntropy(0.7)) == [name for name in of_focal if name != "focal_ts"]
-    assert "psi_after_ts_fl_unsmoothed" in names(SMOOTHED)
+    assert "psi_ts_fl_unsmoothed" in names(SMOOTHED)
     assert choose(logits, labels).method("focal_ts").link == FOCAL
 
 

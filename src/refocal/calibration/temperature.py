@@ -7,27 +7,25 @@ import math
 import os
 import warnings
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from refocal._arrays import Array, log_softmax, map_rows, namespace, working_dtype
 from refocal._checks import check_count, check_floats, check_number, check_scores
-from refocal._temperature_fit import (
+from refocal._rows import SUM_TOLERANCE, Rows, logit_rows
+from refocal.calibration._search import (
     Derivatives,
-    LabelledRows,
     Start,
     focal_at,
-    labelled_rows,
     loss_at,
     moments,
     newton,
     nll_at,
     quasi_newton,
 )
-from refocal.binning import CalibrationStats
-from refocal.focal import log_psi
-from refocal.objectives import Focal, Objective, objective_from_dict
+from refocal.metrics.binning import bin_rows, check_n_bins, make_bins
+from refocal.objectives import Focal, Objective, check_objective, log_posterior_of, objective_from_dict
 
 ECE_RANGE, ECE_STEPS = 2.0, (0.025, 0.001)
 """Where log T is searched for the ECE, around that of the NLL, and the spacing of coarse and fine grids."""
@@ -37,6 +35,29 @@ ECE_REFINED = 5
 
 FREE_GAMMAS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Where the search for a free gamma starts: the NLL may have two minima, one at an end."""
+
+
+class Fit(NamedTuple):
+    """The end of a fit: log b = -log T, gamma (of psi after the temperature), and how it got there."""
+
+    log_b: float
+    passes: int
+    converged: bool
+    gamma: float = 0.0
+
+    @property
+    def temperature(self) -> float:
+        """T."""
+        return math.exp(-self.log_b)
+
+    def warn(self) -> None:
+        """Warn the caller of the caller's caller if the fit did not converge."""
+        if not self.converged:
+            warnings.warn(
+                f"the fit did not converge: T = {self.temperature:.6g} after {self.passes} passes",
+                RuntimeWarning,
+                stacklevel=4,
+            )
 
 
 class _Scaling:
@@ -50,16 +71,13 @@ class _Scaling:
 
     def predict_proba(self, logits: Array, *, axis: int = -1) -> Array:
         """Return probabilities, of the same shape, dtype and library."""
-        logits, axis = check_scores("logits", logits, axis)
-        xp = namespace(logits)
-        # Cast last: the logarithm in half precision would lose two digits more.
-        return xp.astype(xp.exp(self._log_proba(self._scaled(logits), axis)), logits.dtype, copy=False)
+        self._check_fitted()
+        return scaled_probs(logits, self.temperature_, self._link, axis)
 
     def predict_log_proba(self, logits: Array, *, axis: int = -1) -> Array:
         """Return the logarithm of `predict_proba`."""
-        logits, axis = check_scores("logits", logits, axis)
-        y = self._log_proba(self._scaled(logits), axis)
-        return namespace(logits).astype(y, logits.dtype, copy=False)
+        self._check_fitted()
+        return scaled_probs(logits, self.temperature_, self._link, axis, log=True)
 
     def to_dict(self) -> dict[str, Any]:
         """Return settings and fitted numbers as a dictionary that JSON can hold."""
@@ -119,25 +137,17 @@ class _Scaling:
         """Return what `save` wrote."""
         return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
 
-    def _scaled(self, logits: Array) -> Array:
-        self._check_fitted()
-        return namespace(logits).astype(logits, working_dtype(logits), copy=False) / self.temperature_
-
-    def _log_proba(self, z: Array, axis: int) -> Array:
-        return map_rows(log_softmax, z, axis=axis)
+    @property
+    def _link(self) -> Objective | None:
+        return None
 
     def _check_fitted(self) -> None:
         if "temperature_" not in vars(self):
             raise ValueError(f"{type(self).__name__} must be fitted first: call fit(logits, labels)")
 
-    def _finish(self, log_b: float, passes: int, converged: bool) -> Self:
-        self.temperature_, self.n_iter_, self.converged_ = math.exp(-log_b), passes, converged
-        if not converged:
-            warnings.warn(
-                f"the fit did not converge: T = {self.temperature_:.6g} after {passes} passes",
-                RuntimeWarning,
-                stacklevel=3,
-            )
+    def _finish(self, fit: Fit) -> Self:
+        self.temperature_, self.n_iter_, self.converged_ = fit.temperature, fit.passes, fit.converged
+        fit.warn()
         return self
 
 
@@ -185,15 +195,14 @@ class TemperatureScaling(_Scaling):
         self, objective: str | Objective = "nll", gamma: float | None = None, n_bins: int = 10
     ) -> None:
         if isinstance(objective, Objective):
-            check_softmax(objective)
+            check_objective(objective, softmax=True)
         elif objective not in ("nll", "focal", "ece"):
             raise ValueError(f"objective must be 'nll', 'focal', 'ece' or an objective, got {objective!r}")
         if objective == "focal":
             gamma = check_number("gamma", gamma, low=0, rule="finite and >= 0")
         elif gamma is not None:
             raise ValueError(f"gamma must be None unless objective is 'focal', got {gamma!r}")
-        CalibrationStats(n_bins)  # its check of the argument
-        self.objective, self.gamma, self.n_bins = objective, gamma, n_bins
+        self.objective, self.gamma, self.n_bins = objective, gamma, check_n_bins(n_bins)
 
     def fit(self, logits: Array, labels: Array, *, axis: int = -1) -> Self:
         """Find T and return itself.
@@ -206,32 +215,15 @@ class TemperatureScaling(_Scaling):
         Raises:
             ValueError: Where values do not fit, or the loss falls all the way to T = 0 or T = infinity.
         """
-        rows = labelled_rows(logits, labels, axis)
-        start = Start.of(rows)
-        gamma = self.gamma
-        if isinstance(self.objective, Focal) and self.objective == Focal(self.objective.gamma):
-            gamma = self.objective.gamma if isinstance(self.objective.gamma, float) else None
-        if getattr(self.objective, "label_smoothing", 0) and np.isneginf(rows.z).any():
-            raise ValueError(
-                "the loss is infinite at every T: label smoothing gives weight to a class with logit -inf"
-            )
-        if self.objective == "nll":
-            return self._finish(*newton(lambda u: nll_at(rows, u), start.log_b, start))
-        if self.objective == "ece":
-            return self._finish(*_search_ece(rows, self.n_bins, start))
-
-        def loss(some: LabelledRows, u: float) -> Derivatives:
-            if gamma is None:
-                return loss_at(some, self.objective, u)
-            return focal_at(some, u, gamma)
-
-        best, _, _ = newton(lambda u: loss(start.rows, u), start.log_b, start, strict=False)
-        return self._finish(*newton(lambda u: loss(rows, u), best, start))
+        return self._finish(
+            fit_temperature(logit_rows(logits, labels, axis), self.objective, self.gamma, self.n_bins)
+        )
 
     def transform(self, logits: Array) -> Array:
         """Return logits / T, of the same shape, dtype and library."""
+        self._check_fitted()
         logits = check_floats("logits", logits)
-        return namespace(logits).astype(self._scaled(logits), logits.dtype, copy=False)
+        return namespace(logits).astype(_scaled(logits, self.temperature_), logits.dtype, copy=False)
 
 
 class FocalTemperatureScaling(_Scaling):
@@ -276,37 +268,83 @@ class FocalTemperatureScaling(_Scaling):
         Raises:
             ValueError: Where values do not fit, or the loss falls all the way to T = 0 or T = infinity.
         """
-        rows = labelled_rows(logits, labels, axis)
-        start = Start.of(rows)
-        best, point = math.inf, np.array([start.log_b, self.gamma or 0.0])
-        for gamma in FREE_GAMMAS if self.gamma is None else (self.gamma,):
-            found = quasi_newton(start.rows, np.array([point[0], gamma]), False, start, strict=False)
-            if found.value < best:
-                best, point = found.value, found.point
-        found = quasi_newton(rows, point, self.gamma is None, start)
-        self.gamma_ = float(found.point[1])
-        return self._finish(float(found.point[0]), found.passes, found.converged)
+        fit = fit_focal_temperature(logit_rows(logits, labels, axis), self.gamma)
+        self.gamma_ = fit.gamma
+        return self._finish(fit)
 
-    def _log_proba(self, z: Array, axis: int) -> Array:
-        return log_psi(z, self.gamma_, axis=axis)
+    @property
+    def _link(self) -> Objective:
+        return Focal(self.gamma_)
 
 
-def check_softmax(objective: Objective) -> None:
-    """Raise if an objective is on something else."""
-    if objective.scores != "softmax":
-        raise ValueError(
-            f"objective must be one on a softmax, got {type(objective).__name__} ({objective.scores})"
-        )
+def scaled_probs(
+    logits: Array, temperature: float, link: Objective | None, axis: int, *, log: bool = False
+) -> Array:
+    """Return (log-)probabilities of logits / T, by the posterior of an objective or the softmax."""
+    logits, axis = check_scores("logits", logits, axis)
+    xp = namespace(logits)
+    y = log_probs_of(logits, temperature, link, axis)
+    # Cast last: the logarithm in half precision would lose two digits more.
+    return xp.astype(y if log else xp.exp(y), logits.dtype, copy=False)
 
 
-def _search_ece(rows: LabelledRows, n_bins: int, start: Start) -> tuple[float, int, bool]:
-    """Return the best log b of the grids around that of the NLL, the passes, and whether it lies inside."""
+def log_probs_of(logits: Array, temperature: float, link: Objective | None, axis: int) -> Array:
+    """Return log-probabilities in the dtype to compute in."""
+    z = _scaled(logits, temperature)
+    return map_rows(log_softmax, z, axis=axis) if link is None else log_posterior_of(link, z, axis)
+
+
+def _scaled(logits: Array, temperature: float) -> Array:
+    return namespace(logits).astype(logits, working_dtype(logits), copy=False) / temperature
+
+
+def fit_temperature(
+    rows: Rows, objective: str | Objective, gamma: float | None = None, n_bins: int = 10
+) -> Fit:
+    """Return the fit of `TemperatureScaling` to rows."""
+    start = Start.of(rows)
+    if objective == "nll":
+        return Fit(*newton(lambda u: nll_at(rows, u), start.log_b, start))
+    if objective == "ece":
+        return _search_ece(rows, n_bins, start)
+    if isinstance(objective, Objective):
+        gamma = objective.plain_gamma
+        if objective.without_smoothing() is not objective and np.isneginf(rows.z).any():
+            raise ValueError(
+                "the loss is infinite at every T: label smoothing gives weight to a class with logit -inf"
+            )
+
+    def loss(some: Rows, u: float) -> Derivatives:
+        if isinstance(objective, Objective) and gamma is None:
+            return loss_at(some, objective, u)
+        assert gamma is not None  # "focal" has one
+        return focal_at(some, u, gamma)
+
+    best, _, _ = newton(lambda u: loss(start.rows, u), start.log_b, start, strict=False)
+    return Fit(*newton(lambda u: loss(rows, u), best, start))
+
+
+def fit_focal_temperature(rows: Rows, gamma: float | None = None) -> Fit:
+    """Return the fit of `FocalTemperatureScaling` to rows."""
+    start = Start.of(rows)
+    best, point = math.inf, np.array([start.log_b, gamma or 0.0])
+    for first in FREE_GAMMAS if gamma is None else (gamma,):
+        found = quasi_newton(start.rows, np.array([point[0], first]), False, start, strict=False)
+        if found.value < best:
+            best, point = found.value, found.point
+    found = quasi_newton(rows, point, gamma is None, start)
+    return Fit(float(found.point[0]), found.passes, found.converged, float(found.point[1]))
+
+
+def _search_ece(rows: Rows, n_bins: int, start: Start) -> Fit:
+    """Return the best log b of the grids around that of the NLL; converged means that it lies inside."""
     centre, passes, _ = newton(lambda u: nll_at(rows, u), start.log_b, start)
     right = (rows.z.argmax(axis=1) == rows.labels).astype(np.int64)
+    bins = make_bins(n_bins)
 
     def error(u: float) -> float:
         confidence = 1 / moments(rows, math.exp(u), order=0)[0]
-        return CalibrationStats(n_bins, target="positive").update(confidence, right).ece()
+        return bin_rows(Rows("probs", confidence, "probs", SUM_TOLERANCE, right), bins, "positive").ece()
 
     coarse, fine = ECE_STEPS
     around = round(ECE_RANGE / coarse)
@@ -315,4 +353,4 @@ def _search_ece(rows: LabelledRows, n_bins: int, start: Start) -> tuple[float, i
     for middle in sorted(found, key=found.__getitem__)[:ECE_REFINED]:
         found |= {u: error(u) for u in middle + inner if u not in found}
     best = min(found, key=found.__getitem__)
-    return float(best), passes + len(found), bool(abs(best - centre) < ECE_RANGE)
+    return Fit(float(best), passes + len(found), bool(abs(best - centre) < ECE_RANGE))

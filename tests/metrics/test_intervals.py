@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from scipy import optimize, special, stats
 
-from refocal import calibration_test, classwise_ece, confidence_interval, ece, intervals, metrics
-from refocal.metrics import adaptive_ece, brier_rows, error_rows, nll_rows
+from refocal import adaptive_ece, calibration_test, classwise_ece, confidence_interval, ece
+from refocal._rows import checked_rows
+from refocal.metrics import intervals
+from refocal.metrics.measures import brier_rows, error_rows, folded_normal, nll_rows
 
 BINNED = {"ece": ece, "adaptive_ece": adaptive_ece, "classwise_ece": classwise_ece}
 SHARPNESS, SCALE = 1.5, 1.5
@@ -116,7 +118,7 @@ def test_value_is_the_metric(metric):
     logits = np.log(probs)
     again = confidence_interval(metric, logits, labels, n_bins=20, n_resamples=20, from_logits=True)
     assert (again.low, again.high) == pytest.approx((found.low, found.high), abs=1e-9)
-    assert again.level == 0.9
+    assert again.level == 0.95
     assert again.method == "bootstrap"
 
 
@@ -131,7 +133,8 @@ def test_both_methods_agree_on_many_rows():
 
 def test_means_are_those_of_scipy():
     probs, _, labels = drawn(np.random.default_rng(6), 300)
-    for metric, rows in (("nll", nll_rows(probs, labels)), ("brier", brier_rows(probs, labels))):
+    given = checked_rows(probs, labels)
+    for metric, rows in (("nll", nll_rows(given)), ("brier", brier_rows(given))):
         found = confidence_interval(metric, probs, labels, level=0.95, method="analytic")
         low, high = stats.norm.interval(0.95, rows.mean(), stats.sem(rows))
         assert (found.low, found.high) == pytest.approx((low, high), rel=1e-9)
@@ -147,7 +150,7 @@ def test_means_are_those_of_scipy():
         assert (found.low, found.high) == pytest.approx(
             (other.low, other.high), abs=0.1 * (other.high - other.low)
         )
-    wrong = int(error_rows(probs, labels).sum())
+    wrong = int(error_rows(checked_rows(probs, labels)).sum())
     expected = stats.binomtest(wrong, 300).proportion_ci(0.95, method="wilson")
     found = confidence_interval("error_rate", probs, labels, level=0.95, method="analytic")
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high), rel=1e-9)
@@ -184,8 +187,7 @@ def test_noise_is_that_of_rows_drawn_by_hand():
     """The sums of first bins are a product of matrices, others are added: together a sum over all."""
     rng = np.random.default_rng(11)
     probs, labels = rng.dirichlet(np.full(6, 0.2), size=90), rng.integers(6, size=90)
-    scores = intervals.checked_scores(probs)
-    cells = intervals._cells("classwise_ece", scores, labels, 7, None)
+    cells = intervals._cells("classwise_ece", checked_rows(probs, labels), 7, None)
     residual = (np.eye(6)[labels] - probs) / (90 * 6)
     number = (np.ceil(probs * 7).astype(int) - 1).clip(0) + 7 * np.arange(6)
     used = np.unique(number)
@@ -221,7 +223,7 @@ def test_no_other_gaps_of_the_same_sum_are_likelier(stretch):
 
 def test_folded_normal_is_scipys():
     mean, sd = np.array([0, 0.3, -0.2, 1.5, 0.4]), np.array([1, 0.2, 0.5, 0.01, 0])
-    found, variance = metrics.folded_normal(mean, sd)
+    found, variance = folded_normal(mean, sd)
     for i in range(4):
         expected = stats.foldnorm(abs(mean[i]) / sd[i], scale=sd[i])
         assert found[i] == pytest.approx(expected.mean(), rel=1e-12)
@@ -231,9 +233,8 @@ def test_folded_normal_is_scipys():
 
 def test_noise_of_the_bootstrap_has_the_variance_that_is_computed():
     probs, _, labels = drawn(np.random.default_rng(8), 400)
-    scores = intervals.checked_scores(probs)
     for metric in BINNED:
-        cells = intervals._cells(metric, scores, intervals.checked_labels(labels, scores), 10, None)
+        cells = intervals._cells(metric, checked_rows(probs, labels), 10, None)
         noise = cells.noise(4000, 0)
         np.testing.assert_allclose(noise.var(axis=0), cells.variance, rtol=0.15)
         assert np.abs(noise.mean(axis=0) / np.sqrt(cells.variance)).max() < 0.1
@@ -320,7 +321,11 @@ GOOD = np.array([[0.5, 0.5], [0.25, 0.75], [1.0, 0.0]])
             ValueError,
             "target must be None for classwise_ece, which has none, got 'top'",
         ),
-        ({"probs": GOOD[:1]}, ValueError, "probs must have at least 2 rows for an interval, got 1"),
+        (
+            {"probs": GOOD[:1], "labels": [0]},
+            ValueError,
+            "probs must have at least 2 rows for an interval, got 1",
+        ),
         ({"labels": [0, 1]}, ValueError, "labels must have the shape (3,) of the rows of probs, got (2,)"),
         (
             {"metric": "nll", "labels": [0, 1, 1]},

@@ -1,91 +1,20 @@
-"""Losses that know their own inverse: what the scores of their minimiser say about the classes.
-
-An objective is a frozen, hashable description of a loss with every option that was trained with.
-``loss`` is for checks and for small models; what matters is ``posterior``.
-"""
+"""The focal loss on a softmax and on a sigmoid, with its options, and its inverse."""
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import math
-from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from refocal._arrays import (
-    Array,
-    Namespace,
-    as_array,
-    device,
-    is_integer,
-    log1p,
-    log_softmax,
-    map_rows,
-    namespace,
-    softplus,
-    working_dtype,
-)
-from refocal._checks import (
-    check_axis,
-    check_entries,
-    check_floats,
-    check_fraction,
-    check_labels,
-    check_same_shape,
-    check_scores,
-)
+from refocal._arrays import Array, Namespace, log1p, log_softmax, namespace, softplus, working_dtype
+from refocal._checks import check_entries, check_fraction, check_scores
 from refocal.focal import focal_terms, log_h, log_psi, psi
 from refocal.minimizer import log_minimizer, log_of
-
-Numbers = float | Iterable[float]
-
-
-class Objective(abc.ABC):
-    """What all objectives share: the way into and out of a dictionary, and their main method."""
-
-    kinds: ClassVar[dict[str, type[Objective]]] = {}
-    scores: ClassVar[str] = "softmax"
-    """What turns logits into scores: "softmax", "sigmoid", or "one-vs-rest" for sigmoids read as a row."""
-
-    def __init_subclass__(cls) -> None:
-        if not cls.__name__.startswith("_"):  # what several objectives share is none itself
-            Objective.kinds[cls.__name__] = cls
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the objective as a dictionary that JSON can hold; `objective_from_dict` is the inverse."""
-        fields = dataclasses.asdict(self)  # type: ignore[call-overload]
-        listed = {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}
-        return {"objective": type(self).__name__, **listed}
-
-    @abc.abstractmethod
-    def log_posterior(self, logits: Array, *, axis: int = -1) -> Array:
-        """Return the logarithm of `posterior`."""
-
-    def posterior(self, logits: Array, *, axis: int = -1) -> Array:
-        """Return the true probabilities that belong to the logits of a model trained with this loss."""
-        y = self.log_posterior(logits, axis=axis)
-        return namespace(y).exp(y)
-
-
-def objective_from_dict(fields: dict[str, Any]) -> Objective:
-    """Return the objective that `to_dict` described.
-
-    Args:
-        fields: A dictionary with the class name under "objective" and that class's arguments.
-
-    Example:
-        >>> objective_from_dict({"objective": "Focal", "gamma": 2.0})
-        Focal(gamma=2.0, weight=None, label_smoothing=0.0)
-    """
-    arguments = dict(fields)
-    name = arguments.pop("objective", None)
-    if name not in Objective.kinds:
-        raise ValueError(f"objective must be one of {', '.join(Objective.kinds)}, got {name!r}")
-    return Objective.kinds[name](**arguments)
+from refocal.objectives.base import ScoreKind, _InBlocks, entry_targets, per_class, row_labels
 
 
 @dataclasses.dataclass(frozen=True)
-class Focal(Objective):
+class Focal(_InBlocks):
     r"""The focal loss on a softmax, with the options of ``torch.nn.CrossEntropyLoss``.
 
     .. math:: \ell(q, v) = \sum_i w_i v_i (1-q_i)^{\gamma_i} (-\log q_i)
@@ -96,8 +25,8 @@ class Focal(Objective):
     most probable class may be another one than that with the largest score.
 
     Args:
-        gamma: A number >= 0, or one a class.
-        weight: A number > 0 a class, or None.
+        gamma: A number >= 0, or one for each class.
+        weight: A number > 0 for each class, or None.
         label_smoothing: In [0, 1).
 
     Example:
@@ -119,14 +48,14 @@ class Focal(Objective):
         if self.weight is not None:
             weight = check_entries("weight", self.weight, "finite and > 0", lambda v: v > 0)
             if isinstance(weight, float):
-                raise TypeError(f"weight must hold one number a class, got {self.weight!r}")
+                raise TypeError(f"weight must hold one number for each class, got {self.weight!r}")
             set_field(self, "weight", weight)
         set_field(self, "label_smoothing", check_fraction("label_smoothing", self.label_smoothing))
 
     def loss(self, logits: Array, labels: Array, *, axis: int = -1) -> Array:
-        """Return the loss of every row, not reduced; labels are integers or distributions."""
+        """Return the loss of each row, not reduced; labels are integers or distributions."""
         logits, axis = check_scores("logits", logits, axis)
-        gamma, weight = self._class_arrays(logits, axis)
+        gamma, weight = self._parameters(logits, axis)
         labels = row_labels(labels, logits, axis)
         loss = focal_terms(logits, labels, gamma, axis, weight)
         if self.label_smoothing:
@@ -138,40 +67,35 @@ class Focal(Objective):
 
     def log_posterior(self, logits: Array, *, axis: int = -1) -> Array:
         """Return the logarithm of `posterior`."""
-        if self._is_plain:
-            return log_psi(logits, self.gamma, axis=axis)
-        logits, axis = check_scores("logits", logits, axis)
-        gamma, weight = self._class_arrays(logits, axis)
-        return map_rows(self._log_posterior, logits, gamma, weight, axis=axis)
+        gamma = self.plain_gamma
+        return (
+            super().log_posterior(logits, axis=axis) if gamma is None else log_psi(logits, gamma, axis=axis)
+        )
 
     def posterior_from_probs(self, probs: Array, *, axis: int = -1) -> Array:
         """Return the true probabilities that belong to softmax scores; prefer `posterior` of the logits."""
-        if self._is_plain:
-            return psi(probs, self.gamma, axis=axis)
-        probs, axis = check_scores("probs", probs, axis)
-        gamma, weight = self._class_arrays(probs, axis)
-        return map_rows(self._posterior_from_probs, probs, gamma, weight, axis=axis)
-
-    def logits(self, posterior: Array, *, axis: int = -1) -> Array:
-        """Return the log-scores of the risk minimiser: the inverse of `posterior`, -inf for a score of 0."""
-        posterior, axis = check_scores("posterior", posterior, axis)
-        gamma, weight = self._class_arrays(posterior, axis)
-        return map_rows(self._logits, posterior, gamma, weight, axis=axis)
+        gamma = self.plain_gamma
+        return (
+            super().posterior_from_probs(probs, axis=axis) if gamma is None else psi(probs, gamma, axis=axis)
+        )
 
     @property
-    def _is_plain(self) -> bool:
-        return isinstance(self.gamma, float) and self.weight is None and not self.label_smoothing
+    def plain_gamma(self) -> float | None:
+        """Gamma, if it is one number and there is neither a weight nor label smoothing; otherwise None."""
+        plain = isinstance(self.gamma, float) and self.weight is None and not self.label_smoothing
+        return self.gamma if plain else None
 
-    def _class_arrays(self, like: Array, axis: int) -> tuple[Array | float, Array | float]:
+    def _parameters(self, like: Array, axis: int) -> tuple[Any, Any]:
+        """Return gamma and weight."""
         return per_class("gamma", self.gamma, like, axis), per_class("weight", self.weight or 1.0, like, axis)
 
     def _log_posterior(self, xp: Namespace, z: Array, gamma: Any, weight: Any, axis: int) -> Array:
         top, gap = log_h(xp, z, gamma, axis)
         log_weight = 0.0 if isinstance(weight, float) else xp.log(weight)
         y = log_softmax(xp, xp.where(top, 0, gap) - log_weight, axis)
-        return self._without_smoothing(xp, y, axis)
+        return self._unsmoothed(xp, y, axis)
 
-    def _without_smoothing(self, xp: Namespace, log_s: Array, axis: int) -> Array:
+    def _unsmoothed(self, xp: Namespace, log_s: Array, axis: int) -> Array:
         if not self.label_smoothing:
             return log_s
         p = xp.exp(log_s) - self.label_smoothing / log_s.shape[axis]
@@ -179,9 +103,6 @@ class Focal(Objective):
         p = xp.where(positive, p, 0)
         p = p / xp.sum(p, axis=axis, keepdims=True)
         return xp.where(xp.isnan(log_s), log_s, xp.where(positive, xp.log(xp.where(positive, p, 1)), -xp.inf))
-
-    def _posterior_from_probs(self, xp: Namespace, q: Array, gamma: Any, weight: Any, axis: int) -> Array:
-        return xp.exp(self._log_posterior(xp, xp.log(q), gamma, weight, axis))
 
     def _logits(self, xp: Namespace, eta: Array, gamma: Any, weight: Any, axis: int) -> Array:
         eps = self.label_smoothing
@@ -191,7 +112,7 @@ class Focal(Objective):
 
 
 @dataclasses.dataclass(frozen=True)
-class SigmoidFocal(Objective):
+class SigmoidFocal(_InBlocks):
     r"""The focal loss on a sigmoid: every entry of the logits is a binary problem of its own.
 
     .. math:: \ell(p, y) = \alpha y (1-p)^\gamma (-\log p) + (1-\alpha) (1-y) p^\gamma (-\log(1-p))
@@ -201,9 +122,9 @@ class SigmoidFocal(Objective):
     rho(z) = e^z log(1 + e^{-z}). The values are those of torchvision's ``sigmoid_focal_loss``.
 
     Args:
-        gamma: A number >= 0, or one a class.
-        alpha: The weight of y = 1 against 1 - alpha for y = 0, in (0, 1), a number or one a class; None
-            for no weights.
+        gamma: A number >= 0, or one for each class.
+        alpha: The weight of y = 1 against 1 - alpha for y = 0, in (0, 1), a number or one for each class;
+            None for no weights.
         label_smoothing: In [0, 1): targets become (1 - eps) y + eps / 2.
 
     Example:
@@ -212,7 +133,7 @@ class SigmoidFocal(Objective):
         array([0.008, 0.236, 0.75 ])
     """
 
-    scores: ClassVar[str] = "sigmoid"
+    scores: ClassVar[ScoreKind] = "sigmoid"
 
     gamma: Any = 2.0
     alpha: Any = 0.25
@@ -228,8 +149,8 @@ class SigmoidFocal(Objective):
         set_field(self, "label_smoothing", check_fraction("label_smoothing", self.label_smoothing))
 
     def loss(self, logits: Array, targets: Array, *, axis: int = -1) -> Array:
-        """Return the loss of every entry, not reduced; targets are 0 or 1, or probabilities."""
-        logits, axis = entry_scores("logits", logits, axis)
+        """Return the loss of each entry, not reduced; targets are 0 or 1, or probabilities."""
+        logits, axis = self._checked("logits", logits, axis)
         targets = entry_targets(targets, logits)
         xp = namespace(logits)
         gamma, alpha = self._class_arrays(logits, axis)
@@ -240,21 +161,6 @@ class SigmoidFocal(Objective):
         of_zero = (1 - y) * xp.exp(-gamma * hit) * xp.where((y == 1) & (miss == xp.inf), 0, miss)
         loss = of_one + of_zero if alpha is None else alpha * of_one + (1 - alpha) * of_zero
         return xp.astype(loss, logits.dtype, copy=False)
-
-    def log_posterior(self, logits: Array, *, axis: int = -1) -> Array:
-        """Return the logarithm of P(y = 1), entry by entry."""
-        logits, axis = entry_scores("logits", logits, axis)
-        return map_rows(self._log_posterior, logits, *self._parameters(logits, axis), axis=axis)
-
-    def posterior_from_probs(self, probs: Array, *, axis: int = -1) -> Array:
-        """Return the P(y = 1) that belong to sigmoid scores; prefer `posterior` of the logits."""
-        probs, axis = entry_scores("probs", probs, axis)
-        return map_rows(self._posterior_from_probs, probs, *self._parameters(probs, axis), axis=axis)
-
-    def logits(self, posterior: Array, *, axis: int = -1) -> Array:
-        """Return the logits of the risk minimiser: the inverse of `posterior`."""
-        posterior, axis = entry_scores("posterior", posterior, axis)
-        return map_rows(self._logits, posterior, *self._parameters(posterior, axis), axis=axis)
 
     def _class_arrays(self, like: Array, axis: int) -> tuple[Any, Any]:
         alpha = None if self.alpha is None else per_class("alpha", self.alpha, like, axis)
@@ -280,9 +186,6 @@ class SigmoidFocal(Objective):
         log_p = xp.log(xp.where(positive, xp.where(p < 1, p, 1), 1))
         return xp.where(positive | xp.isnan(p), log_p, -xp.inf)
 
-    def _posterior_from_probs(self, xp: Namespace, p: Array, gamma: Any, shift: Any, axis: int) -> Array:
-        return xp.exp(self._log_posterior(xp, xp.log(p) - log1p(xp, -p), gamma, shift, axis))
-
     def _logits(self, xp: Namespace, eta: Array, gamma: Any, shift: Any, axis: int) -> Array:
         eps = self.label_smoothing
         of_one, of_zero = (1 - eps) * eta + eps / 2, (1 - eps) * (1 - eta) + eps / 2
@@ -300,44 +203,3 @@ def binary_log_odds(xp: Namespace, z: Array, gamma: Any) -> Array:
     x = xp.clip(z, -limit, limit)  # beyond it rho is 0 or 1
     rho, rho_minus = softplus(xp, -x) * xp.exp(x), softplus(xp, x) * xp.exp(-x)
     return (1 + gamma) * z + log1p(xp, gamma * rho_minus) - log1p(xp, gamma * rho)
-
-
-def per_class(name: str, value: Any, like: Array, axis: int) -> Any:
-    """Return a number as it is, and numbers of the classes as an array that broadcasts against another."""
-    if isinstance(value, float):
-        return value
-    k = like.shape[axis]
-    if len(value) != k:
-        raise ValueError(f"{name} must have one number for each of the {k} classes, got {len(value)}")
-    xp = namespace(like)
-    shape = [1] * like.ndim
-    shape[axis] = k
-    array = xp.asarray(value, dtype=working_dtype(like), device=device(like))
-    return xp.reshape(array, tuple(shape))
-
-
-def row_labels(labels: Any, logits: Array, axis: int) -> Array:
-    """Return labels that fit the rows of logits: integers, or distributions over the classes."""
-    labels = as_array(labels)
-    if not is_integer(labels):
-        return check_same_shape("labels", labels, "logits", logits)
-    check_labels(labels, logits, axis)
-    return labels
-
-
-def entry_targets(targets: Any, logits: Array) -> Array:
-    """Return targets, one for each entry of logits."""
-    targets = as_array(targets)
-    if tuple(targets.shape) != tuple(logits.shape):
-        raise ValueError(
-            f"targets must have the shape {tuple(logits.shape)} of logits, got {tuple(targets.shape)}"
-        )
-    return targets
-
-
-def entry_scores(name: str, x: Any, axis: int) -> tuple[Array, int]:
-    """Return an array of real floats of any shape, and axis >= 0."""
-    x = check_floats(name, x)
-    if x.ndim == 0:
-        raise ValueError(f"{name} must have at least one axis, got a single number")
-    return x, check_axis(name, x, axis)

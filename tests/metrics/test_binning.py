@@ -15,7 +15,7 @@ from hypothesis import given
 from sklearn.calibration import calibration_curve
 
 from refocal import CalibrationStats
-from refocal.binning import make_bins
+from refocal.metrics.binning import make_bins
 
 CONVENTIONS = ["refocal", "torchmetrics", "netcal", "sklearn", "guo"]
 

@@ -9,22 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from refocal._arrays import (
-    BLOCK,
-    FEW_CLASSES,
-    Array,
-    as_array,
-    is_torch,
-    namespace,
-    working_dtype,
-)
-from refocal._checks import check_labels, check_scores, check_values
+from refocal._arrays import FEW_CLASSES
+from refocal._rows import Floats, Rows, slices
+from refocal.objectives import Objective, losses_of
 
-Values: TypeAlias = np.ndarray[Any, Any]
 Derivatives: TypeAlias = tuple[float, float, float]
 """A mean loss, and its first and second derivative by log b."""
 
@@ -56,66 +48,19 @@ MAX_STEPS, LONGEST_STEP = 100, 2.0
 LARGEST_FREE_GAMMA = 16.0
 
 
-class LabelledRows(NamedTuple):
-    """Logits (n, K), in the dtype to compute in, and what every pass needs."""
-
-    z: Values
-    labels: Values
-    top: Values
-    """The largest logit of a row, (n, 1)."""
-    gap: Values
-    """The label's logit minus the largest, float64, (n,)."""
-
-    def some(self, n: int) -> LabelledRows:
-        """Return n of the rows or a few less, spread evenly."""
-        step = -(-len(self.z) // max(n, 1))
-        return self if step == 1 else LabelledRows(*(np.ascontiguousarray(a[::step]) for a in self))
-
-    def blocks(self) -> Iterator[slice]:
-        """Yield slices of rows that stay in the cache."""
-        size = max(1, BLOCK // self.z.shape[1])
-        return (slice(i, i + size) for i in range(0, len(self.z), size))
+def _blocks(rows: Rows) -> Iterator[slice]:
+    return slices(*rows.z.shape)
 
 
-def labelled_rows(logits: Any, labels: Any, axis: int) -> LabelledRows:
-    """Return rows of logits with the classes along ``axis``, and their labels, every value checked."""
-    logits, axis = check_scores("logits", logits, axis)
-    if logits.ndim < 2:
-        raise ValueError(f"logits must have rows and classes, got shape {tuple(logits.shape)}")
-    labels = as_array(labels)
-    xp = namespace(logits)
-    z = _host(xp.astype(xp.moveaxis(logits, axis, -1), working_dtype(logits), copy=False))
-    y = _host(labels)
-    if y.dtype.kind not in "iub":
-        raise TypeError(f"labels must hold integers, got dtype {y.dtype}")
-    y = y.astype(np.int64, copy=False)  # booleans are 0 and 1, as in all metrics
-    check_labels(y, z, z.ndim - 1)
-    if y.size == 0:
-        raise ValueError(f"logits must have at least one row, got shape {tuple(logits.shape)}")
-    z, y = z.reshape(-1, z.shape[-1]), y.reshape(-1)
-    top = z.max(axis=1)  # NaN where there is one
-    check_values("logits", top, np.isfinite(top), "finite or -inf, with a finite one in every row")
-    with np.errstate(over="ignore"):  # 1e308 below counts as masked
-        gap = z[np.arange(len(z)), y].astype(np.float64) - top
-    masked = np.flatnonzero(gap == -np.inf)
-    if masked.size:
-        raise ValueError(f"labels must be classes with a finite logit, got one with -inf in row {masked[0]}")
-    return LabelledRows(z, y, top[:, None], gap)
-
-
-def _host(x: Array) -> Values:
-    return np.asarray(x.detach().cpu() if is_torch(x) else x)
-
-
-def moments(rows: LabelledRows, b: float, order: int = 2) -> Values:
+def moments(rows: Rows, b: float, order: int = 2) -> Floats:
     """Return the sums over the classes of e^t, t e^t, t^2 e^t up to an order; float64, (order + 1, n)."""
     z, k = rows.z, rows.z.shape[1]
     few = k <= FEW_CLASSES  # then NumPy is faster with the classes along the first axis
     ones = np.ones(k, dtype=z.dtype)  # the product with it is the fastest sum
-    scratch = np.empty((2, *z[next(rows.blocks())].shape), dtype=z.dtype)
+    scratch = np.empty((2, *z[next(_blocks(rows))].shape), dtype=z.dtype)
     sums = np.empty((order + 1, len(z)))
-    for block in rows.blocks():
-        part, top = (z[block].T, rows.top[block].T) if few else (z[block], rows.top[block])
+    for block in _blocks(rows):
+        part, top = (z[block].T, rows.largest[block].T) if few else (z[block], rows.largest[block])
         t, f = (a.reshape(-1)[: part.size].reshape(part.shape) for a in scratch)
         with np.errstate(over="ignore", invalid="ignore"):
             np.subtract(part, top, out=t)
@@ -132,7 +77,7 @@ def moments(rows: LabelledRows, b: float, order: int = 2) -> Values:
     return sums
 
 
-def _log_label(rows: LabelledRows, u: float) -> tuple[Values, Values, Values]:
+def _log_label(rows: Rows, u: float) -> tuple[Floats, Floats, Floats]:
     """Return l = log p of the label, and its first and second derivative by u = log b."""
     b = float(rows.z.dtype.type(math.exp(u)))
     total, first, second = moments(rows, b)
@@ -141,13 +86,13 @@ def _log_label(rows: LabelledRows, u: float) -> tuple[Values, Values, Values]:
     return t - np.log(total), t - mean, t - mean - (second / total - mean**2)
 
 
-def nll_at(rows: LabelledRows, u: float) -> Derivatives:
+def nll_at(rows: Rows, u: float) -> Derivatives:
     """Return the mean of -l."""
     l, l1, l2 = _log_label(rows, u)
     return -float(l.mean()), -float(l1.mean()), -float(l2.mean())
 
 
-def focal_at(rows: LabelledRows, u: float, gamma: float) -> Derivatives:
+def focal_at(rows: Rows, u: float, gamma: float) -> Derivatives:
     """Return the mean of f = -(1 - p)^gamma l, which has df/dl = -phi(p) and d^2 f/dl^2 = -p phi'(p)."""
     l, l1, l2 = _log_label(rows, u)
     p = np.exp(l)
@@ -159,21 +104,21 @@ def focal_at(rows: LabelledRows, u: float, gamma: float) -> Derivatives:
     return float((c**gamma * -l).mean()), float(slope.mean()), float(curvature.mean())
 
 
-def loss_at(rows: LabelledRows, objective: Any, u: float, h: float = 1e-3) -> Derivatives:
+def loss_at(rows: Rows, objective: Objective, u: float, h: float = 1e-3) -> Derivatives:
     """Return the mean loss of any objective, and its derivatives by central differences, in float64."""
 
     def mean(v: float) -> float:
         sums = 0.0
-        for block in rows.blocks():
-            t = math.exp(v) * (rows.z[block].astype(np.float64) - rows.top[block])
-            sums += float(objective.loss(t, rows.labels[block]).sum())
+        for block in _blocks(rows):
+            t = math.exp(v) * (rows.z[block].astype(np.float64) - rows.largest[block])
+            sums += float(losses_of(objective, t, rows.labels[block]).sum())
         return sums / len(rows.z)
 
     below, here, above = mean(u - h), mean(u), mean(u + h)
     return here, (above - below) / (2 * h), (above - 2 * here + below) / h**2
 
 
-def psi_nll_at(rows: LabelledRows, point: Values) -> tuple[float, Values, Values]:
+def psi_nll_at(rows: Rows, point: Floats) -> tuple[float, Floats, Floats]:
     """Return the mean NLL of psi at (log b, gamma), its gradient, and its Fisher information.
 
     With a = log h of a class, log psi_y = a_y - log sum e^a, so the gradient of the NLL is E[a'] - a'_y and
@@ -181,8 +126,8 @@ def psi_nll_at(rows: LabelledRows, point: Values) -> tuple[float, Values, Values
     """
     b, gamma = math.exp(point[0]), float(point[1])
     value, slope, fisher = 0.0, np.zeros(2), np.zeros((2, 2))
-    for block in rows.blocks():
-        t = (rows.z[block].astype(np.float64) - rows.top[block]) * b
+    for block in _blocks(rows):
+        t = (rows.z[block].astype(np.float64) - rows.largest[block]) * b
         np.maximum(t, MASKED, out=t)  # so that no difference of two is NaN
         each = np.arange(len(t))
         top, label = (each, t.argmax(axis=1)), (each, rows.labels[block])
@@ -226,14 +171,14 @@ def psi_nll_at(rows: LabelledRows, point: Values) -> tuple[float, Values, Values
 class Start(NamedTuple):
     """Where the searches begin: some of the rows, and what NLL says of them."""
 
-    rows: LabelledRows
+    rows: Rows
     centre: float
     """-log of the logits' spread."""
     log_b: float
     """Where NLL is smallest on those rows."""
 
     @classmethod
-    def of(cls, rows: LabelledRows) -> Start:
+    def of(cls, rows: Rows) -> Start:
         """Search on some of the rows, and refuse data for which no T can be found."""
         some = rows.some(min(START_ROWS, START_ENTRIES // rows.z.shape[1]))
         spread = _spread(some.some(SPREAD_ROWS))
@@ -280,10 +225,10 @@ class Start(NamedTuple):
         raise ValueError("labels must not follow from the logits: the loss falls all the way to T = 0")
 
 
-def _spread(rows: LabelledRows) -> Values:
+def _spread(rows: Rows) -> Floats:
     """Return, for every row, the largest logit minus the mean of those that are not masked."""
     with np.errstate(over="ignore"):
-        gap = rows.top.astype(np.float64) - rows.z
+        gap = rows.largest.astype(np.float64) - rows.z
     return np.asarray(gap.mean(axis=1, where=gap < np.inf))
 
 
@@ -325,14 +270,12 @@ class Found(NamedTuple):
     """The end of a search: the loss, the point (log b, gamma), and how it got there."""
 
     value: float
-    point: Values
+    point: Floats
     passes: int
     converged: bool
 
 
-def quasi_newton(
-    rows: LabelledRows, point: Values, free: bool, start: Start, *, strict: bool = True
-) -> Found:
+def quasi_newton(rows: Rows, point: Floats, free: bool, start: Start, *, strict: bool = True) -> Found:
     """Return the point (log b, gamma) at which the NLL of psi is smallest; gamma moves only if it is free.
 
     The first step is that of Fisher scoring; BFGS then learns the curvature from the slopes.
@@ -362,7 +305,7 @@ def quasi_newton(
     return Found(value, point, passes, False)
 
 
-def _bounded_step(point: Values, slope: Values, matrix: Values, free: bool) -> Values:
+def _bounded_step(point: Floats, slope: Floats, matrix: Floats, free: bool) -> Floats:
     """Return the step to the minimum of the quadratic model with gamma within its bounds."""
     move = 0.0
     if free:

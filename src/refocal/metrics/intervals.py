@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, Literal
@@ -12,21 +12,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from refocal import metrics
-from refocal._checks import check_count, check_level
-from refocal._rows import (
-    Floats,
-    Integers,
-    Scores,
-    Target,
-    checked_labels,
-    checked_scores,
-    checked_target,
-    confidences,
-)
-from refocal.binning import make_bins
+from refocal._checks import LEVEL, check_count, check_level
+from refocal._rows import Floats, Rows, Target, checked_rows, checked_target
+from refocal.metrics.binning import equal_mass_edges, make_bins
+from refocal.metrics.measures import bisect, brier_rows, error_rows, folded_normal, nll_rows
 
-ROW_METRICS = {"nll": metrics.nll_rows, "brier": metrics.brier_rows, "error_rate": metrics.error_rows}
+ROW_METRICS = {"nll": nll_rows, "brier": brier_rows, "error_rate": error_rows}
 BINNED_METRICS = ("ece", "adaptive_ece", "classwise_ece")
 
 DRAWS = 32
@@ -38,15 +29,17 @@ class Interval:
     """A metric with an interval for its value on all data, of which the rows are a sample.
 
     Attributes:
-        value: The metric of the rows. A calibration error is biased upward, so it may lie above ``high``.
+        value: The metric of the rows.
         low: Lower end.
         high: Upper end.
         level: The share of samples whose interval holds the truth.
         method: "bootstrap" or "analytic".
+        debiased: Whether the interval is that of a calibration error without its upward bias. The value
+            has that bias, so it may lie above ``high``.
 
     Example:
-        >>> Interval(0.1, 0.05, 0.15, 0.9, "analytic").low
-        0.05
+        >>> print(Interval(0.1, 0.05, 0.15, 0.9, "analytic"))
+        0.1000 [0.0500, 0.1500]
     """
 
     value: float
@@ -54,6 +47,12 @@ class Interval:
     high: float
     level: float
     method: str
+    debiased: bool = False
+
+    def __str__(self) -> str:
+        """Return value and ends with four digits."""
+        note = ", debiased" if self.debiased else ""
+        return f"{self.value:.4f} [{self.low:.4f}, {self.high:.4f}]{note}"
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def confidence_interval(
     probs: Any,
     labels: Any,
     *,
-    level: float = 0.9,
+    level: float = LEVEL,
     method: Literal["bootstrap", "analytic"] = "bootstrap",
     n_bins: int | None = None,
     from_logits: bool = False,
@@ -149,33 +148,44 @@ def confidence_interval(
     for name in unused:
         if given[name] is not None:
             raise ValueError(f"{name} must be None for {metric}, which has none, got {given[name]!r}")
-    level = check_level(level)
     check_count("n_resamples", n_resamples, 1)
     check_count("seed", seed, 0)
-    scores = checked_scores(probs, from_logits=from_logits)
-    if scores.n_rows < 2:
-        raise ValueError(f"{scores.name} must have at least 2 rows for an interval, got {scores.n_rows}")
-    tails = ((1 - level) / 2, (1 + level) / 2)
-    if metric in ROW_METRICS:
-        rows = ROW_METRICS[metric](probs, labels, from_logits=from_logits)
-        if not np.isfinite(rows).all():
-            raise ValueError(f"{metric} must be finite for an interval: a label has probability 0")
-        value = float(rows.mean())
-        if method == "bootstrap":
-            means = [w @ rows / len(rows) for w in _resample(len(rows), n_resamples, seed)]
-            low, high = np.quantile(means, tails)
-        elif metric == "error_rate":
-            low, high = wilson(value, len(rows), level)
-        else:
-            reach = NormalDist().inv_cdf(tails[1]) * rows.std(ddof=1) / math.sqrt(len(rows))
-            low, high = max(value - reach, 0.0), value + reach
-        return Interval(value, float(low), float(high), level, method)
+    rows = checked_rows(probs, labels, from_logits=from_logits)
+    if rows.n_rows < 2:
+        raise ValueError(f"{rows.name} must have at least 2 rows for an interval, got {rows.n_rows}")
     n_bins = 10 if n_bins is None else n_bins
-    cells = _cells(metric, scores, checked_labels(labels, scores), n_bins, target)
-    noise = cells.noise(n_resamples, seed) if method == "bootstrap" else None
-    low, high = _invert(cells.gaps, cells.variance, noise, tails)
-    value = float(np.abs(cells.gaps).sum())
-    return Interval(value, low, high, level, method)
+    return interval_of(metric, rows, check_level(level), method, n_bins, target, n_resamples, seed)
+
+
+def interval_of(
+    metric: str,
+    rows: Rows,
+    level: float,
+    method: Literal["bootstrap", "analytic"],
+    n_bins: int = 10,
+    target: Target | None = None,
+    n_resamples: int = 1000,
+    seed: int = 0,
+) -> Interval:
+    """Return the `confidence_interval` of rows; the arguments were checked before."""
+    tails = ((1 - level) / 2, (1 + level) / 2)
+    if metric in BINNED_METRICS:
+        cells = _cells(metric, rows, n_bins, target)
+        noise = cells.noise(n_resamples, seed) if method == "bootstrap" else None
+        ends = _invert(cells.gaps, cells.variance, noise, tails)
+        return Interval(float(np.abs(cells.gaps).sum()), *ends, level, method, debiased=True)
+    losses = ROW_METRICS[metric](rows)
+    n, value = len(losses), float(losses.mean())
+    if not np.isfinite(losses).all():
+        raise ValueError(f"{metric} must be finite for an interval: a label has probability 0")
+    if method == "bootstrap":
+        low, high = np.quantile([w @ losses / n for w in resample(n, n_resamples, seed)], tails)
+    elif metric == "error_rate":
+        low, high = wilson(value, n, level)
+    else:
+        reach = NormalDist().inv_cdf(tails[1]) * losses.std(ddof=1) / math.sqrt(n)
+        low, high = max(value - reach, 0.0), value + reach
+    return Interval(value, float(low), float(high), level, method)
 
 
 def calibration_test(
@@ -222,9 +232,8 @@ def calibration_test(
     bins = make_bins(n_bins)
     check_count("n_simulations", n_simulations, 1)
     check_count("seed", seed, 0)
-    scores = checked_scores(probs, from_logits=from_logits)
-    y = checked_labels(labels, scores)
-    confidence, hit = confidences(scores, y, checked_target(target, scores))
+    rows = checked_rows(probs, labels, from_logits=from_logits)
+    confidence, hit = rows.confidence(checked_target(target, rows))
     index = bins.index(confidence)
     expected = np.bincount(index, confidence, bins.n_bins)
 
@@ -270,7 +279,7 @@ class _Cells:
         """Return how the gaps of resampled rows differ from the gaps, shape (n_resamples, bins)."""
         size = len(self.gaps)
         noise = np.zeros((n_resamples, size))
-        draws = _resample(len(self.first), n_resamples, seed)
+        draws = resample(len(self.first), n_resamples, seed)
         for start in range(0, n_resamples, DRAWS):
             weights = np.stack(list(itertools.islice(draws, DRAWS)))
             part = noise[start : start + DRAWS]
@@ -283,24 +292,24 @@ class _Cells:
         return noise
 
 
-def _cells(metric: str, scores: Scores, labels: Integers, n_bins: int, target: Target | None) -> _Cells:
+def _cells(metric: str, rows: Rows, n_bins: int, target: Target | None) -> _Cells:
     bins = make_bins(n_bins)
-    n, m = scores.n_rows, scores.n_classes if metric == "classwise_ece" else 1
+    n, m = rows.n_rows, rows.n_classes if metric == "classwise_ece" else 1
     blocks: Iterable[tuple[slice, Floats, Floats]]
     place: Callable[[Floats], npt.NDArray[np.intp]] = bins.index
     if metric == "classwise_ece":
         classes = np.arange(m)
-        blocks = ((rows, block, labels[rows, None] == classes) for rows, block in scores.blocks())
+        blocks = ((part, block, rows.labels[part, None] == classes) for part, block in rows.blocks())
     else:
-        confidence, hit = confidences(scores, labels, checked_target(target, scores))
+        confidence, hit = rows.confidence(checked_target(target, rows))
         blocks = [(slice(0, n), confidence[:, None], hit[:, None])]
         if metric == "adaptive_ece":
-            place = metrics.equal_mass_edges(confidence, n_bins).searchsorted
+            place = equal_mass_edges(confidence, n_bins).searchsorted
     first, others = np.empty((n, m)), []
     # Rows, residuals, their squares, and confidences in every bin; bins of different classes have
     # different numbers.
     sums = np.zeros((4, m * n_bins))
-    for rows, block, hit in blocks:
+    for part, block, hit in blocks:
         values = block.astype(np.float64)
         residual = (hit - values) / (n * m)
         index = place(values)
@@ -308,8 +317,8 @@ def _cells(metric: str, scores: Scores, labels: Integers, n_bins: int, target: T
         for total, weight in zip(sums, (None, residual, residual**2, values), strict=True):
             total += np.bincount(flat, None if weight is None else weight.reshape(-1), m * n_bins)
         row, column = np.nonzero(index)
-        others.append((row + rows.start, flat.reshape(index.shape)[row, column], residual[row, column]))
-        first[rows] = np.where(index == 0, residual, 0)
+        others.append((row + part.start, flat.reshape(index.shape)[row, column], residual[row, column]))
+        first[part] = np.where(index == 0, residual, 0)
     full = sums[0] > 0
     number = np.cumsum(full) - 1  # only bins that have rows
     counts, gaps, squares, mean = sums[:, full]
@@ -331,7 +340,7 @@ def _invert(
     def quantile(true_gaps: Floats, p: float) -> float:
         if noise is not None:
             return float(np.quantile(np.abs(true_gaps + noise).sum(axis=1), p))
-        mean, spread = metrics.folded_normal(true_gaps, sd)
+        mean, spread = folded_normal(true_gaps, sd)
         return float(mean.sum() + NormalDist().inv_cdf(p) * math.sqrt(spread.sum()))
 
     def limit(observed: float, p: float) -> float:
@@ -346,7 +355,8 @@ def _invert(
         high = 1 / float(sd.sum())
         while excess(high) < 0:
             high *= 2
-        return float(np.abs(_likeliest(gaps, variance, _root(excess, low, high))).sum())
+        _, stretch = bisect(lambda stretch: excess(stretch) < 0, low, high, 30)  # nine digits of the bracket
+        return float(np.abs(_likeliest(gaps, variance, stretch)).sum())
 
     value = float(np.abs(gaps).sum())
     least = quantile(np.zeros_like(gaps), 2 * tails[0])
@@ -360,15 +370,7 @@ def _likeliest(gaps: Floats, variance: Floats, stretch: float) -> Floats:
     return stretched
 
 
-def _root(f: Callable[[float], float], low: float, high: float) -> float:
-    """Return where an increasing function passes 0, to nine digits of the bracket."""
-    for _ in range(30):
-        middle = (low + high) / 2
-        low, high = (low, middle) if f(middle) >= 0 else (middle, high)
-    return high
-
-
-def _resample(n: int, n_resamples: int, seed: int) -> Any:
+def resample(n: int, n_resamples: int, seed: int) -> Iterator[Floats]:
     """Yield how often each of n rows is drawn in n draws with replacement."""
     rng = np.random.default_rng(seed)
     for _ in range(n_resamples):

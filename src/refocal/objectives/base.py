@@ -1,0 +1,274 @@
+"""The contract of an objective: a loss that knows its own inverse, and what its users check of it.
+
+An objective is a frozen, hashable description of a loss with every option that was trained with.
+``loss`` is for checks and for small models; what matters is ``posterior``.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Self, TypeAlias
+
+import numpy as np
+
+from refocal._arrays import (
+    Array,
+    Namespace,
+    as_array,
+    device,
+    is_integer,
+    is_numpy,
+    is_torch,
+    log1p,
+    map_rows,
+    namespace,
+    working_dtype,
+)
+from refocal._checks import check_axis, check_floats, check_labels, check_same_shape, check_scores
+
+ScoreKind: TypeAlias = Literal["softmax", "sigmoid", "one-vs-rest"]
+
+
+class Objective(abc.ABC):
+    """What a model was trained with, and the way back to its posterior: the contract of all objectives.
+
+    A class of your own defines `loss` and `log_posterior`; `logits` too, for `refocal.score_threshold`. The
+    other methods follow from these, and may be overridden. A missing method, and an array of a wrong shape or
+    library, are errors where the objective is used.
+
+    **Arrays.** Each method gets the arrays that its caller has: NumPy arrays from
+    `refocal.TemperatureScaling` and `refocal.choose_calibration`, PyTorch tensors from training and
+    `refocal.torch.Posterior`, JAX arrays from those who use JAX. It returns an array of the same library, so
+    it is made of functions of refocal, or of those of ``array_api_compat.array_namespace(logits)``. Logits
+    are floats of any shape with the classes along ``axis``.
+
+    Example:
+        >>> from array_api_compat import array_namespace
+        >>> from refocal import Focal, TemperatureScaling
+        >>> class Squared(Objective):  # the Brier loss, whose minimiser is the posterior itself
+        ...     def loss(self, logits, labels, *, axis=-1):
+        ...         xp, nll = array_namespace(logits), Focal(0.0).loss(logits, labels, axis=axis)
+        ...         return xp.sum(self.posterior(logits, axis=axis) ** 2, axis=axis) - 2 * xp.exp(-nll)
+        ...
+        ...     def log_posterior(self, logits, *, axis=-1):
+        ...         return Focal(0.0).log_posterior(logits, axis=axis)
+        >>> logits, labels = np.array([[2.0, 0.0], [2.0, 0.0], [0.0, 2.0]]), np.array([0, 1, 1])
+        >>> TemperatureScaling(Squared()).fit(logits, labels).predict_proba(logits[0]).round(3)
+        array([0.667, 0.333])
+    """
+
+    kinds: ClassVar[dict[str, type[Objective]]] = {}
+    """Every objective by the name of its class, for `objective_from_dict`."""
+
+    scores: ClassVar[ScoreKind] = "softmax"
+    """What turns logits into scores: a softmax of each row, a sigmoid of each entry (every entry is then a
+    problem of its own), or sigmoids of the entries, read as a distribution of the row."""
+
+    def __init_subclass__(cls) -> None:
+        if not cls.__name__.startswith("_"):  # what several objectives share is none itself
+            Objective.kinds[cls.__name__] = cls
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Say what is missing in words of our own."""
+        missing = sorted(cls.__abstractmethods__)
+        if missing:
+            raise TypeError(f"{cls.__name__} must define {' and '.join(missing)} to be an objective")
+        return super().__new__(cls)
+
+    @abc.abstractmethod
+    def loss(self, logits: Array, labels: Array, *, axis: int = -1) -> Array:
+        """Return the loss of each row (of each entry, for sigmoid scores), not reduced.
+
+        Labels are integers, of logits' shape without the class axis, or distributions of logits' shape;
+        for sigmoid scores numbers in [0, 1] of logits' shape. Own classes need integers alone.
+        """
+
+    @abc.abstractmethod
+    def log_posterior(self, logits: Array, *, axis: int = -1) -> Array:
+        """Return the logarithm of `posterior`, an array of logits' shape."""
+
+    def posterior(self, logits: Array, *, axis: int = -1) -> Array:
+        """Return the true probabilities that belong to the logits of a model trained with this loss.
+
+        The result has the shape of logits: along ``axis`` a distribution, or for sigmoid scores P(y = 1) of
+        each entry.
+        """
+        y = self.log_posterior(logits, axis=axis)
+        return namespace(y).exp(y)
+
+    def posterior_from_probs(self, probs: Array, *, axis: int = -1) -> Array:
+        """Return the true probabilities that belong to scores; prefer `posterior` of the logits."""
+        probs, axis = self._checked("probs", probs, axis)
+        xp = namespace(probs)
+        with np.errstate(divide="ignore"):
+            p = xp.astype(probs, working_dtype(probs), copy=False)
+            y = self.posterior(self._logits_of_scores(xp, p), axis=axis)
+        return xp.astype(y, probs.dtype, copy=False)
+
+    def logits(self, posterior: Array, *, axis: int = -1) -> Array:
+        """Return logits of the risk minimiser: the inverse of `posterior`, of the same shape."""
+        name = type(self).__name__
+        raise NotImplementedError(f"{name} must define logits(posterior, *, axis=-1), its inverse, for this")
+
+    @property
+    def plain_gamma(self) -> float | None:
+        """Gamma, if this is the focal loss on a softmax without further options; otherwise None."""
+        return None
+
+    def without_smoothing(self) -> Objective:
+        """Return the objective with label smoothing 0, whose posterior is that of the smoothed labels."""
+        if dataclasses.is_dataclass(self) and getattr(self, "label_smoothing", 0.0):
+            return dataclasses.replace(self, label_smoothing=0.0)
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the objective as a dictionary that JSON can hold; `objective_from_dict` is the inverse."""
+        name = type(self).__name__
+        if not dataclasses.is_dataclass(self):
+            if vars(self):
+                raise TypeError(f"{name} must be a dataclass, or define to_dict, to be stored")
+            return {"objective": name}
+        fields = dataclasses.asdict(self)
+        return {"objective": name, **{k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}}
+
+    def _checked(self, name: str, x: Any, axis: int) -> tuple[Array, int]:
+        """Return an array of real floats that the objective can take, and axis >= 0."""
+        if self.scores != "sigmoid":
+            return check_scores(name, x, axis)
+        x = check_floats(name, x)
+        if x.ndim == 0:
+            raise ValueError(f"{name} must have at least one axis, got a single number")
+        return x, check_axis(name, x, axis)
+
+    def _logits_of_scores(self, xp: Namespace, p: Array) -> Array:
+        return xp.log(p) if self.scores == "softmax" else xp.log(p) - log1p(xp, -p)
+
+
+class _InBlocks(Objective):
+    """Objectives that are given by two functions on blocks of rows, in the dtype to compute in."""
+
+    def log_posterior(self, logits: Array, *, axis: int = -1) -> Array:
+        """Return the logarithm of `posterior`."""
+        logits, axis = self._checked("logits", logits, axis)
+        return map_rows(self._log_posterior, logits, *self._parameters(logits, axis), axis=axis)
+
+    def posterior_from_probs(self, probs: Array, *, axis: int = -1) -> Array:
+        """Return the true probabilities that belong to scores; prefer `posterior` of the logits."""
+        probs, axis = self._checked("probs", probs, axis)
+        return map_rows(self._posterior_from_probs, probs, *self._parameters(probs, axis), axis=axis)
+
+    def logits(self, posterior: Array, *, axis: int = -1) -> Array:
+        """Return the logits of the risk minimiser: the inverse of `posterior`, -inf for a score of 0."""
+        posterior, axis = self._checked("posterior", posterior, axis)
+        return map_rows(self._logits, posterior, *self._parameters(posterior, axis), axis=axis)
+
+    def _parameters(self, like: Array, axis: int) -> tuple[Any, ...]:
+        """Return numbers, or arrays that broadcast against ``like``, for the functions below."""
+        return ()
+
+    def _posterior_from_probs(self, xp: Namespace, p: Array, *args: Any) -> Array:
+        return xp.exp(self._log_posterior(xp, self._logits_of_scores(xp, p), *args))
+
+    @abc.abstractmethod
+    def _log_posterior(self, xp: Namespace, z: Array, *args: Any) -> Array:
+        """Return the body of `log_posterior`; ``args`` are the parameters and the axis."""
+
+    @abc.abstractmethod
+    def _logits(self, xp: Namespace, eta: Array, *args: Any) -> Array:
+        """Return the body of `logits`; ``args`` are the parameters and the axis."""
+
+
+def objective_from_dict(fields: Mapping[str, Any]) -> Objective:
+    """Return the objective that `to_dict` described.
+
+    Args:
+        fields: A dictionary with the class name under "objective" and that class's arguments.
+
+    Example:
+        >>> from refocal import Focal
+        >>> objective_from_dict({"objective": "Focal", "gamma": 2.0})
+        Focal(gamma=2.0, weight=None, label_smoothing=0.0)
+    """
+    arguments = dict(fields)
+    name = arguments.pop("objective", None)
+    if name not in Objective.kinds:
+        raise ValueError(f"objective must be one of {', '.join(Objective.kinds)}, got {name!r}")
+    return Objective.kinds[name](**arguments)
+
+
+def check_objective(objective: object, *, softmax: bool = False) -> Objective:
+    """Return an objective, if wanted one on a softmax."""
+    if not isinstance(objective, Objective):
+        raise TypeError(f"objective must be an objective such as Focal(2.0), got {objective!r}")
+    if softmax and objective.scores != "softmax":
+        raise ValueError(
+            f"objective must be one on a softmax, got {type(objective).__name__} ({objective.scores})"
+        )
+    return objective
+
+
+def losses_of(objective: Objective, logits: Array, labels: Array, axis: int = -1) -> Array:
+    """Return the loss of each row for integer labels, after a check that the objective keeps its contract."""
+    return _kept(objective, "loss", (logits, labels), axis, labels.shape)
+
+
+def log_posterior_of(objective: Objective, logits: Array, axis: int = -1) -> Array:
+    """Return the log-posterior of logits, after a check that the objective keeps its contract."""
+    return _kept(objective, "log_posterior", (logits,), axis, logits.shape)
+
+
+def _kept(
+    objective: Objective, method: str, arrays: tuple[Array, ...], axis: int, shape: tuple[int, ...]
+) -> Array:
+    what, logits = f"{method} of {type(objective).__name__}", arrays[0]
+    try:
+        result = getattr(objective, method)(*arrays, axis=axis)
+    except AttributeError as error:  # a method of another library's arrays
+        kind = type(logits).__name__
+        raise TypeError(f"{what} must take arrays of any library, but fails on {kind}: {error}") from error
+    here, there = ((is_numpy(x), is_torch(x)) for x in (logits, result))  # a traced array has many types
+    if here != there or not hasattr(result, "shape"):
+        raise TypeError(
+            f"{what} must return the kind of array that it got, {type(logits).__name__}, "
+            f"got {type(result).__name__}"
+        )
+    if tuple(result.shape) != tuple(shape):
+        rule = "the shape of logits" if method == "log_posterior" else "one number for each row, shape"
+        # Not a ValueError: that is what data are refused with, and a choice then leaves a method out.
+        raise TypeError(f"{what} must return {rule} {tuple(shape)}, got shape {tuple(result.shape)}")
+    return result
+
+
+def per_class(name: str, value: Any, like: Array, axis: int) -> Any:
+    """Return a number as it is, and numbers of the classes as an array that broadcasts against another."""
+    if isinstance(value, float):
+        return value
+    k = like.shape[axis]
+    if len(value) != k:
+        raise ValueError(f"{name} must have one number for each of the {k} classes, got {len(value)}")
+    xp = namespace(like)
+    shape = [1] * like.ndim
+    shape[axis] = k
+    array = xp.asarray(value, dtype=working_dtype(like), device=device(like))
+    return xp.reshape(array, tuple(shape))
+
+
+def row_labels(labels: Any, logits: Array, axis: int) -> Array:
+    """Return labels that fit the rows of logits: integers, or distributions over the classes."""
+    labels = as_array(labels)
+    if not is_integer(labels):
+        return check_same_shape("labels", labels, "logits", logits)
+    check_labels(labels, logits, axis)
+    return labels
+
+
+def entry_targets(targets: Any, logits: Array) -> Array:
+    """Return targets, one for each entry of logits."""
+    targets = as_array(targets)
+    if tuple(targets.shape) != tuple(logits.shape):
+        raise ValueError(
+            f"targets must have the shape {tuple(logits.shape)} of logits, got {tuple(targets.shape)}"
+        )
+    return targets

@@ -1,0 +1,119 @@
+"""Box plots of numbers over trials."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from refocal.plots import style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+WIDTH = 0.8
+"""Of the boxes of one group together."""
+
+
+def plot_boxes(
+    series: Mapping[str, Mapping[Any, Sequence[float]]],
+    *,
+    published: Mapping[str, Mapping[Any, float]] | None = None,
+    ax: Axes | None = None,
+    xlabel: str = "",
+    ylabel: str = "",
+    title: str = "",
+) -> Axes:
+    """Draw box plots of numbers over trials, the series side by side in each group.
+
+    A box is the middle half with its median; whiskers reach to the last number within 1.5 box lengths,
+    what lies further is a point. The axis starts at 0, unless a number is negative.
+
+    Args:
+        series: For each name, such as "raw", the numbers of every group, such as one gamma each. At most 7.
+        published: For some names and groups, a number from elsewhere to compare with: a black diamond.
+        ax: Where to draw; None for a new figure.
+        xlabel: What the groups are.
+        ylabel: What the numbers are.
+        title: Of the axes.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: If groups differ between series, or a group is empty or holds NaN or infinity.
+
+    Example:
+        >>> trials = {"raw": {0: [0.02, 0.03], 1: [0.07, 0.09]}, "psi": {0: [0.02, 0.03], 1: [0.01, 0.02]}}
+        >>> ax = plot_boxes(trials, xlabel="gamma", ylabel="ECE")
+        >>> [label.get_text() for label in ax.get_xticklabels()]
+        ['0', '1']
+    """
+    style.check_number_of("series", len(series))
+    groups = list(next(iter(series.values())))
+    for name, numbers in series.items():
+        if set(numbers) != set(groups):
+            raise ValueError(
+                f"series must have the same groups, got {groups} and, in {name!r}, {list(numbers)}"
+            )
+        for group in groups:
+            if len(numbers[group]) == 0 or not np.isfinite(numbers[group]).all():
+                raise ValueError(
+                    f"series must have finite numbers in every group, not so {name!r} in {group!r}"
+                )
+    marks = [
+        (groups.index(group) + _shift(list(series).index(name), len(series)), value)
+        for name, values in (published or {}).items()
+        for group, value in values.items()
+        if name in series and group in groups
+    ]
+    ax = style.axes_or_new(ax, width=max(4.0, 1.5 + 0.45 * len(groups) * len(series)), height=3.4)
+    for i, (name, numbers) in enumerate(series.items()):
+        # A single trial is a line and no box: the line has to say whose it is.
+        single = all(len(numbers[group]) == 1 for group in groups)
+        color, thickness = (style.METHOD_COLORS[i], 3.0) if single else ("black", 1.4)
+        ax.boxplot(
+            [np.asarray(numbers[group], dtype=float) for group in groups],
+            positions=np.arange(len(groups)) + _shift(i, len(series)),
+            widths=0.82 * WIDTH / len(series),
+            patch_artist=True,
+            manage_ticks=False,
+            boxprops={
+                "facecolor": style.light(style.METHOD_COLORS[i]),
+                "hatch": style.HATCHES[i],
+                "edgecolor": style.METHOD_COLORS[i],
+            },
+            medianprops={"color": color, "linewidth": thickness},
+            whiskerprops={"color": style.METHOD_COLORS[i]},
+            capprops={"color": style.METHOD_COLORS[i]},
+            flierprops={
+                "marker": style.MARKERS[i],
+                "markersize": 3,
+                "markeredgecolor": style.METHOD_COLORS[i],
+            },
+            label=name,
+        )
+    if marks:
+        look: dict[str, Any] = {"marker": "D", "s": 22, "color": "black", "edgecolors": "white", "zorder": 4}
+        ax.scatter(*zip(*marks, strict=True), label="published", **look)
+    ax.set_xticks(range(len(groups)), [str(group) for group in groups])
+    ax.set_xlim(-0.5, len(groups) - 0.5)
+    for edge in np.arange(len(groups) - 1) + 0.5:
+        ax.axvline(edge, color="0.85", linewidth=0.8, zorder=0)
+    entries = len(series) + bool(marks)
+    columns = min(4, entries)
+    low, high = ax.get_ylim()
+    least = min(0.0, *(min(numbers[group]) for numbers in series.values() for group in groups))
+    low = low if least < 0 else 0.0
+    above = 0.15 * math.ceil(entries / columns)  # room for the legend
+    ax.set_ylim(low, high + above * (high - low))
+    ax.legend(loc="upper center", ncols=columns, fontsize=style.SMALL, frameon=False)
+    style.label_axes(ax, xlabel, ylabel, title)
+    return ax
+
+
+def _shift(i: int, n: int) -> float:
+    """Return how far series i of n stands from the middle of its group."""
+    return (i - (n - 1) / 2) * WIDTH / n

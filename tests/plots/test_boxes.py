@@ -1,0 +1,81 @@
+"""Box plots: every box and mark is where the numbers are."""
+
+import itertools
+
+import numpy as np
+import pytest
+from drawn import legend_of
+
+from refocal import plots
+from refocal.plots import new_figure, plot_boxes
+
+
+def test_boxes_are_the_quartiles():
+    rng = np.random.default_rng(0)
+    series = {name: {gamma: rng.normal(size=11).tolist() for gamma in (0, 1, 2)} for name in ("raw", "psi")}
+    series["psi"] = dict(reversed(series["psi"].items()))  # the order is that of the first
+    ax = new_figure(5, 3).subplots()
+    assert plot_boxes(series, ax=ax, xlabel="gamma", ylabel="ECE", title="t") is ax
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["0", "1", "2"]
+    np.testing.assert_array_equal(ax.get_xticks(), [0, 1, 2])
+    assert (ax.get_xlabel(), ax.get_ylabel(), ax.get_title()) == ("gamma", "ECE", "t")
+    assert legend_of(ax) == ["raw", "psi"]
+    boxes = [patch.get_path().get_extents() for patch in ax.patches]
+    medians = [line for line in ax.lines if line.get_linewidth() == 1.4]
+    for i, (name, gamma) in enumerate(itertools.product(series, (0, 1, 2))):
+        values = series[name][gamma]
+        quarter, half, three = np.quantile(values, [0.25, 0.5, 0.75])
+        assert (boxes[i].y0, boxes[i].y1) == pytest.approx((quarter, three))
+        assert medians[i].get_ydata()[0] == pytest.approx(half)
+        assert (boxes[i].x1 < gamma) == (name == "raw")
+        assert (boxes[i].x0 > gamma) == (name == "psi")
+
+
+@pytest.mark.parametrize(
+    "series, text",
+    [
+        ({}, r"series must be 1 to 7, got 0"),
+        (
+            {"raw": {0: [1.0]}, "psi": {1: [1.0]}},
+            r"series must have the same groups, got \[0\] and, in 'psi', \[1\]",
+        ),
+        ({"raw": {0: []}}, r"series must have finite numbers in every group, not so 'raw' in 0"),
+        ({"raw": {0: [0.1, np.nan]}}, r"series must have finite numbers in every group, not so 'raw' in 0"),
+    ],
+)
+def test_bad_boxes(series, text):
+    with pytest.raises(ValueError, match=f"^{text}$"):
+        plot_boxes(series)
+
+
+def test_single_trials_are_lines_in_the_colour_of_their_series():
+    ax = plots.plot_boxes({"raw": {0: [1.0], 1: [2.0]}, "psi": {0: [1.5], 1: [3.0]}})
+    medians = [line for line in ax.lines if line.get_linewidth() == 3.0]
+    assert [line.get_color() for line in medians] == [c for c in plots.METHOD_COLORS[:2] for _ in range(2)]
+
+
+def test_the_legend_of_boxes_covers_no_box():
+    numbers = {group: [1.0, 2.0, 3.0] for group in range(4)}
+    ax = plots.plot_boxes(dict.fromkeys("abcde", numbers))
+    ax.figure.canvas.draw()
+    legend = ax.get_legend().get_window_extent()
+    highest = ax.transData.transform((0, 3.0))[1]
+    assert legend.y0 > highest
+
+
+def test_boxes_start_at_0_unless_a_number_is_negative():
+    numbers = {0: [0.5, 0.6, 0.7]}
+    assert plot_boxes({"raw": numbers}).get_ylim()[0] == 0
+    low = plot_boxes({"raw": numbers, "psi": {0: [-0.1, 0.2]}}).get_ylim()[0]
+    assert low <= -0.1
+
+
+def test_published_numbers_are_marks_in_their_box():
+    numbers = {0: [1.0, 2.0, 3.0], 1: [2.0, 2.5]}
+    ax = plot_boxes({"raw": numbers, "psi": numbers}, published={"psi": {1: 2.2, 7: 9.0}, "LS": {0: 1.0}})
+    (marks,) = ax.collections
+    ((x, y),) = marks.get_offsets()
+    assert y == 2.2
+    box = ax.patches[3].get_path().get_extents()  # that of psi in group 1
+    assert box.x0 < x < box.x1
+    assert legend_of(ax) == ["raw", "psi", "published"]
