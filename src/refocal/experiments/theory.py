@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from refocal import psi, tau_oc, tau_uc
-from refocal.experiments._outputs import csv_bytes, figure_files, json_bytes, write_outputs
-from refocal.experiments.engines import versions
+from refocal.experiments.files import csv_bytes, figure_files, json_bytes, write_outputs
+from refocal.experiments.sweeps import machine, versions
 from refocal.plots import new_figure
 from refocal.theory_plots import (
     MaxEtaCurves,
@@ -156,7 +156,9 @@ def run_theory(out: str | os.PathLike[str]) -> list[Path]:
     for name, (header, rows) in tables.items():
         contents |= figure_files(name, figures[name])
         contents[f"{name}.csv"] = csv_bytes(header, rows)
-    contents["theory.json"] = json_bytes({**_summary(), "versions": dict(versions())})
+    contents["theory.json"] = json_bytes(
+        {**_summary(), "versions": dict(versions()), "machine": dict(machine())}
+    )
     return write_outputs(out, contents)
 
 
