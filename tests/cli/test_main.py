@@ -130,3 +130,40 @@ def test_python_m() -> None:
 def test_import_does_not_import_matplotlib() -> None:
     code = "import sys, refocal.cli, refocal.demo; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    command = [sys.executable, "-m", "refocal", "data", "list"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()  # as `head` does, only earlier
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    assert process.returncode == 1
+
+
+def test_another_broken_pipe_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(_: object) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(demo, "run_demo", broken)
+    assert main(["demo"]) == 1
+    assert capsys.readouterr().err == "refocal: [Errno 32] Broken pipe\n"
+
+
+@pytest.mark.parametrize("study", ["tabular", "images"])
+def test_tables_need_no_torch(study: str, tmp_path: Path) -> None:
+    code = (
+        "import sys; from refocal.cli import main; "
+        f"code = main(['reproduce', '{study}', '--report', '--out', sys.argv[1]]); "
+        f"import refocal.experiments.{study}.tables; sys.exit('torch' if 'torch' in sys.modules else code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr.splitlines()) == (
+        1,
+        [f"refocal: {tmp_path / 'runs'} is not there: no sweep has written to {tmp_path}"],
+    )

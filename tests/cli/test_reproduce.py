@@ -69,7 +69,7 @@ def test_help(study, option, capsys):
     text, errors = capsys.readouterr()
     assert text.startswith(f"usage: refocal reproduce {study} ")
     assert option in text
-    assert f"folder (default: results/{study})" in " ".join(text.split())
+    assert f"folder (default: out/{study})" in " ".join(text.split())
     assert errors == ""
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from refocal.experiments.images import experiments_of, study
-from refocal.experiments.sweeps import read_runs
+from refocal.experiments.sweeps import Workers, read_runs
 
 SIZE = 8
 
@@ -37,9 +37,9 @@ def config_of(path, **changes):
 
 
 def swept(experiments, out, **options):
-    """Do the runs of experiments, without a report, and return them in order."""
+    """Do the runs of experiments in this process, without a report, and return them in order."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(study, "report", lambda out: [])  # its figures take seconds
-        study.run(experiments, out, **options)
+        study.run(experiments, out, **{"workers": Workers(jobs=1)} | options)
     runs = {run.key: run for run in read_runs(out)}
     return [runs[experiment.key] for experiment in experiments]

@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import logging
 import os
+import select
 import sys
 from collections.abc import Iterator, Sequence
 
@@ -78,11 +79,12 @@ def _on_standard_error() -> Iterator[None]:
 
 def _reader_is_gone() -> bool:
     """Return whether who read the output, such as `head`, has seen enough; then nothing is said of it."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes again at its end
-        return True
+    with contextlib.suppress(ValueError, OSError):  # an output that is no file
+        out, poll = sys.stdout.fileno(), select.poll()
+        poll.register(out, 0)
+        if poll.poll(0):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), out)  # Python flushes again at its end
+            return True
     return False
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from image_stand_in import config_of, save_tiny
 
-from refocal.experiments.files import sha256_of
 from refocal.experiments.data.datasets import Dataset
+from refocal.experiments.files import sha256_of
 from refocal.experiments.images.data import PAD, augment, fetched_file, prepare, read_images, ready_files
 from refocal.experiments.sweeps import run_key, sweep
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from image_stand_in import config_of, experiment_of, swept
+from image_stand_in import experiment_of, swept
 
 from refocal.cli import main
-from refocal.experiments.images import data as image_data, images
-from refocal.experiments.images import run_image, sweep_images
-from refocal.experiments.sweeps import SweepError, read_runs, run_key, sweep
-
+from refocal.experiments.images import data as image_data
+from refocal.experiments.images import study
+from refocal.experiments.images.training import run_config, run_experiment
+from refocal.experiments.sweeps import SweepError, Workers, read_runs, sweep, workers
 
 # The data of a run
 
@@ -27,62 +27,62 @@ def with_other_data(path, folder):
 
 
 def test_a_result_names_its_data(tiny, tmp_path):
-    result, _ = run_image(config_of(tiny, epochs=1), checkpoints=tmp_path)
+    result, _ = run_experiment(experiment_of(tiny, epochs=1), checkpoints=tmp_path)
     assert result["data_sha256"] == hashlib.sha256(tiny.read_bytes()).hexdigest()
     (checkpoint,) = tmp_path.glob("*.pt")
     assert torch.load(checkpoint, weights_only=True)["data_sha256"] == result["data_sha256"]
 
 
 def test_finished_runs_of_other_data_are_not_mixed_with_new_ones(tiny, tmp_path):
-    first, second = config_of("tiny", epochs=1), config_of("tiny", epochs=1, seed=1)
-    sweep_images([first], tmp_path / "out", data=tiny.parent)
+    first, second = experiment_of("tiny", epochs=1), experiment_of("tiny", epochs=1, seed=1)
+    swept([first], tmp_path / "out", data=tiny.parent)
     other = with_other_data(tiny, tmp_path / "other")
     message = r"tiny\.npz is not the file that run \w+ in .*out was made from: .*; use another --out"
     for configs in ([first], [first, second], [second, first], [second]):
         with pytest.raises(ValueError, match=message):
-            sweep_images(configs, tmp_path / "out", data=other)
-    assert [run.config for run in read_runs(tmp_path / "out")] == [first]
-    assert len(sweep_images([first], tmp_path / "new", data=other)) == 1
+            swept(configs, tmp_path / "out", data=other)
+    assert [run.key for run in read_runs(tmp_path / "out")] == [first.key]
+    assert len(swept([first], tmp_path / "new", data=other)) == 1
 
 
 def test_finished_runs_need_no_data(tiny, tmp_path):
     shutil.copy(tiny, tmp_path / "mine.npz")
-    config = config_of(tmp_path / "mine.npz", epochs=1)
-    (run,) = sweep_images([config], tmp_path / "out")
+    config = experiment_of(tmp_path / "mine.npz", epochs=1)
+    (run,) = swept([config], tmp_path / "out")
     (tmp_path / "mine.npz").unlink()
-    assert sweep_images([config], tmp_path / "out") == [run]
+    assert swept([config], tmp_path / "out") == [run]
 
 
 def test_runs_without_a_checksum_pass(tiny, tmp_path):
-    config = config_of("tiny", epochs=1)
+    config = experiment_of("tiny", epochs=1)
 
     def older(config):
-        result, arrays = run_image(config, data=tiny.parent)
+        result, arrays = run_config(config, data=tiny.parent)
         del result["data_sha256"]
         return result, arrays
 
-    (run,) = sweep([config], older, tmp_path / "out", progress=False)
-    assert sweep_images([config], tmp_path / "out", data=with_other_data(tiny, tmp_path / "other")) == [run]
+    (run,) = sweep([config.config()], older, tmp_path / "out", progress=False)
+    assert swept([config], tmp_path / "out", data=with_other_data(tiny, tmp_path / "other")) == [run]
 
 
-def test_a_checkpoint_of_an_earlier_version_counts_as_none(tiny, tmp_path, capsys):
-    config = config_of(tiny, epochs=1)
-    expected, _ = run_image(config, checkpoints=tmp_path)
-    path = tmp_path / f"{run_key(config)}.pt"
+def test_a_checkpoint_of_an_earlier_version_counts_as_none(tiny, tmp_path, caplog):
+    config = experiment_of(tiny, epochs=1)
+    expected, _ = run_experiment(config, checkpoints=tmp_path)
+    path = tmp_path / f"{config.key}.pt"
     state = torch.load(path, weights_only=True)
     del state["machines"]
     torch.save(state, path)
-    assert run_image(config, checkpoints=tmp_path)[0]["train_loss"] == expected["train_loss"]
-    assert "(it is of an earlier version); the run starts again" in capsys.readouterr().err
+    assert run_experiment(config, checkpoints=tmp_path)[0]["train_loss"] == expected["train_loss"]
+    assert "(it is of an earlier version); the run starts again" in caplog.text
 
 
-def test_a_checkpoint_of_other_data_counts_as_none(tiny, tmp_path, capsys):
-    config = config_of("tiny", epochs=2)
-    run_image(config, data=tiny.parent, checkpoints=tmp_path)
+def test_a_checkpoint_of_other_data_counts_as_none(tiny, tmp_path, caplog):
+    config = experiment_of("tiny", epochs=2)
+    run_experiment(config, data=tiny.parent, checkpoints=tmp_path)
     other = with_other_data(tiny, tmp_path / "other")
-    result, _ = run_image(config, data=other, checkpoints=tmp_path)
-    assert "it was made from another data file" in capsys.readouterr().err
-    assert result["train_loss"] == run_image(config, data=other)[0]["train_loss"]
+    result, _ = run_experiment(config, data=other, checkpoints=tmp_path)
+    assert "it was made from another data file" in caplog.text
+    assert result["train_loss"] == run_experiment(config, data=other)[0]["train_loss"]
 
 
 # Before the first run
@@ -103,7 +103,7 @@ def test_a_checkpoint_of_other_data_counts_as_none(tiny, tmp_path, capsys):
         ({}, {"device": "meta"}, ValueError, "device must be one of this machine, got 'meta'"),
         (
             {},
-            {"device": "cuda", "engine": "ray"},
+            {"device": "cuda", "workers": Workers(engine="ray")},
             ValueError,
             "'cuda' with engine 'ray' needs a GPU for each run",
         ),
@@ -122,9 +122,9 @@ def test_what_cannot_work_is_said_before_any_run(tiny, tmp_path, change, options
         y_test=y,
     )
     np.savez(tmp_path / "labels.npz", X_train=x, y_train=y, X_test=x, y_test=y + 1)
-    good = config_of("tiny", epochs=1)
+    both = [experiment_of("tiny", epochs=1), experiment_of("tiny", **{"epochs": 1, "seed": 1} | change)]
     with pytest.raises(error, match=message) as raised:
-        sweep_images([good, good | {"seed": 1} | change], tmp_path, **{"data": tmp_path} | options)
+        swept(both, tmp_path, **{"data": tmp_path} | options)
     assert not isinstance(raised.value, SweepError)
     assert not (tmp_path / "runs").exists()
 
@@ -133,11 +133,12 @@ def test_what_cannot_work_is_said_before_any_run(tiny, tmp_path, change, options
 def test_on_ray_a_run_that_asks_for_no_gpu_takes_none(tiny, tmp_path, monkeypatch, gpus, device):
     seen = []
     monkeypatch.setattr(
-        images.runs, "sweep", lambda configs, run, *a, **o: seen.append(run.keywords["device"])
+        workers, "sweep", lambda configs, run, *a, **o: seen.append((run.keywords["device"], o["resources"]))
     )
-    resources = {"num_cpus": 1} | ({} if gpus is None else {"num_gpus": gpus})
-    sweep_images([config_of(tiny, epochs=1)], tmp_path, engine="ray", resources=resources)
-    assert seen == [device]
+    asked = Workers(engine="ray", cpus_per_run=1, gpus_per_run=gpus)
+    monkeypatch.setattr(study, "report", lambda out: [])
+    study.run([], tmp_path, workers=asked)
+    assert seen == [(device, {"num_cpus": 1} | ({} if gpus is None else {"num_gpus": gpus}))]
 
 
 def test_data_are_fetched_once_and_here(tiny, tmp_path, monkeypatch):
@@ -150,48 +151,25 @@ def test_data_are_fetched_once_and_here(tiny, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("REFOCAL_DATA", raising=False)
     monkeypatch.setattr(image_data, "fetch", lambda name: Path(fetch(name)))
-    configs = [config_of("svhn", epochs=1, seed=seed) for seed in (0, 1)]
-    assert len(sweep_images(configs, tmp_path / "out")) == 2
+    configs = [experiment_of("svhn", epochs=1, seed=seed) for seed in (0, 1)]
+    assert len(swept(configs, tmp_path / "out")) == 2
     assert calls == ["svhn"]
 
 
-@pytest.mark.slow
 def test_relative_paths_reach_the_workers(tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(tiny.parent)
-    named, file = config_of("tiny", epochs=1), config_of("tiny.npz", epochs=1)
-    keys = [run_key(named), run_key(file)]
+    both = [experiment_of("tiny", epochs=1), experiment_of("tiny.npz", epochs=1)]
     seen = []
-    sweep_here = images.runs.sweep
+    sweep_here = workers.sweep
 
     def spy(configs, run, out, **options):
         seen.append(run.keywords["data"])
         monkeypatch.chdir(tmp_path)  # where a worker may be
         return sweep_here(configs, run, out, **options)
 
-    monkeypatch.setattr(images.runs, "sweep", spy)
-    out = tmp_path / "out"
-    assert [run.key for run in sweep_images([named, file], out, data=".", jobs=2)] == keys
+    monkeypatch.setattr(workers, "sweep", spy)
+    assert len(swept(both, tmp_path / "out", data=".")) == 2
     assert seen == [{"tiny": tiny, "tiny.npz": tiny}]
-
-
-def test_default_jobs(monkeypatch):
-    monkeypatch.setattr(images, "cores", lambda: 12)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert [images.default_jobs("cpu", n) for n in (1, 5, 12, 13)] == [12, 2, 1, 1]
-    assert images.default_jobs("auto", 3) == 4
-    assert images.default_jobs("cuda:1", 1) == 1
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert (images.default_jobs("auto", 1), images.default_jobs("cpu", 1)) == (1, 12)
-
-
-def test_the_command_takes_the_default_jobs(monkeypatch, tmp_path):
-    seen = []
-    monkeypatch.setattr(images, "sweep_images", lambda *_, **options: seen.append(options["jobs"]))
-    monkeypatch.setattr(images, "default_jobs", lambda device, threads: (device, threads))
-    command = ["reproduce", "images", "--out", str(tmp_path / "none"), "--device", "cpu", "--threads", "3"]
-    for more in ([], ["--jobs", "5"]):
-        assert main([*command, *more]) == 1  # there are no runs to report
-    assert seen == [("cpu", 3), 5]
 
 
 @pytest.mark.slow

@@ -7,19 +7,23 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 import refocal
-from refocal.cli import _parser
+from refocal.cli import parser
+from refocal.experiments.images import experiments_of
 from refocal.experiments.images.measures import measure_group
 from refocal.experiments.images.tables import (
     group_runs,
     published_errors,
     report_text,
-    write_image_report,
+    write_report,
 )
-from refocal.experiments.images import image_configs
 from refocal.experiments.sweeps import read_runs, sweep
 
 K = 4
 VALIDATION = 500
+
+
+def image_configs(*arguments, **options):
+    return [experiment.config() for experiment in experiments_of(*arguments, **options)]
 
 
 def minimiser_run(config):
@@ -165,7 +169,7 @@ def test_published_errors():
 @pytest.mark.slow
 def test_the_report(out, tmp_path):
     before = {path.name for path in out.iterdir()}
-    files = write_image_report(out, tmp_path)
+    files = write_report(out, tmp_path)
     names = ["README.md", "measures.csv", "advice.csv"]
     names += [
         f"{kind}-cifar10-s-resnet8-60.{end}" for kind in ("reliability", "boxes") for end in ("png", "pdf")
@@ -176,7 +180,7 @@ def test_the_report(out, tmp_path):
     error = 100 * np.mean([run_of(out, "standard", 3.0, seed).result["error"] for seed in (0, 1)])
     assert f"| Standard | 3 | 2 | {error:.2f} (" in text
     assert f"| 27.36 (0.93) | {error - 27.36:+.2f} |" in text
-    assert "; 2 trials of each setting. SGD, " in text
+    assert "; 2 trials of each setting. SGD on the focal loss, " in text
     assert (
         "batch 128, float32. Schedule: 60 epochs, learning rate 0.1 divided by 10 after epochs 24 and 45 "
         in text
@@ -209,7 +213,7 @@ def test_the_command_is_that_of_the_runs(tmp_path):
         "bfloat16. Schedule: 200 epochs, learning rate 0.05 divided by 10 after epochs 80 and 150. " in text
     )
     (line,) = (line for line in text.splitlines() if line.startswith("refocal reproduce images"))
-    args = _parser().parse_args(shlex.split(line)[1:])  # what the command would train
+    args = parser().parse_args(shlex.split(line)[1:])  # what the command would train
     made = image_configs(
         args.dataset,
         args.model,
@@ -247,18 +251,24 @@ def test_the_command_says_how_the_runs_were_trained(tmp_path):
     text = "\n".join(report_text(measure_group("it", sweep(configs, run, tmp_path, progress=False))))
     assert "\ntorchrun --nproc-per-node 4 -m refocal reproduce images --dataset svhn-s " in text
     assert " --device cuda --threads 1 --compile\n" in text
-    assert "an epoch on cuda with 1 thread, compiled, 4 processes or cuda with 1 thread. Source: " in text
+    assert "for an epoch on cuda with 1 thread, compiled, 4 processes or cuda with 1 thread. Source: " in text
 
 
 def test_the_commits_are_said_with_their_runs(tmp_path):
     runs = sweep(image_configs("svhn-s", "resnet8", [1], ["ls"], 3, epochs=2), minimiser_run, tmp_path)
     for commits, said in (
-        (["a", "b", "b"], "Source: commit b (2 of 3 runs), a (1 of 3 runs).\n"),
-        ([None, "a", None], "Source: commit a (1 of 3 runs).\n"),
-        ([None, None, None], "Source: commit not recorded.\n"),
+        (
+            ["a", "b", "b"],
+            "commit b (2 of 3 runs), a (1 of 3 runs). Machine: Z80, 1 core, CP/M (3 of 3 runs).\n",
+        ),
+        ([None, "a", None], "Source: commit a (1 of 3 runs). Machine: Z80, 1 core, CP/M (1 of 3 runs).\n"),
+        ([None, None, None], "Source: commit not recorded. Machine: not recorded.\n"),
     ):
+        machine = {"processor": "Z80", "cores": 1, "system": "CP/M"}
         made = [
-            dataclasses.replace(run, versions={"commit": commit} if commit else {})
+            dataclasses.replace(
+                run, versions={"commit": commit} if commit else {}, machine=machine if commit else {}
+            )
             for run, commit in zip(runs, commits, strict=True)
         ]
         assert said in "\n".join(report_text(measure_group("it", made)))
@@ -335,7 +345,7 @@ def test_probabilities_that_round_to_zero_have_a_finite_loss(tmp_path):
     (advice,) = group.advice
     assert advice.nll_raw == pytest.approx(the(group, "standard", "raw", 3.0, 0).nll, rel=1e-12)
     assert 100 < advice.nll_advised < np.inf
-    assert write_image_report(tmp_path / "out", tmp_path / "report")
+    assert write_report(tmp_path / "out", tmp_path / "report")
 
 
 def separable_run(config):
@@ -399,7 +409,7 @@ def test_too_few_validation_images_for_advice(tmp_path):
 
 def test_no_runs(tmp_path):
     with pytest.raises(FileNotFoundError, match="no sweep has written"):
-        write_image_report(tmp_path)
+        write_report(tmp_path)
     sweep([{"x": 1}], lambda config: {}, tmp_path, progress=False)
     with pytest.raises(FileNotFoundError, match="no image run is finished"):
-        write_image_report(tmp_path)
+        write_report(tmp_path)

@@ -11,27 +11,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from image_stand_in import save_tiny
+from image_stand_in import swept
 
 from refocal.cli import main
-from refocal.experiments import images
-from refocal.experiments.images import image_configs, sweep_images
-from refocal.experiments.sweeps import read_runs, run_key
+from refocal.experiments.images import experiments_of
+from refocal.experiments.sweeps import Workers, read_runs, run_key
 from refocal.experiments.sweeps.store import Store
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory):
-    return save_tiny(tmp_path_factory.mktemp("data") / "tiny.npz")
-
 
 SHARED = """
 import sys
 from pathlib import Path
-from refocal.experiments import images
+from refocal.experiments.images import experiments_of, study
+study.report = lambda out: []
 options = {"batch_size": 13, "validation": 0.15}
-configs = images.image_configs(sys.argv[1], "resnet8", [2], ["ls"], 1, 1, **options)
-images.sweep_images(configs * 2, sys.argv[2], device="cpu")  # the second time it is done, and nobody waits
+grid = experiments_of(sys.argv[1], "resnet8", [2], ["ls"], 1, 1, **options)
+study.run(grid * 2, sys.argv[2], device="cpu")  # the second time it is done, and nobody waits
 names = [task.read_text().strip() for task in Path("/proc/self/task").glob("*/comm")]
 left = [name for name in names if "gloo" in name]
 assert not left, f"threads that can abort the interpreter at its end: {left}"
@@ -39,28 +33,29 @@ assert not left, f"threads that can abort the interpreter at its end: {left}"
 
 DIVERGING = """
 import sys
+from dataclasses import replace
 from refocal.cli import main
-from refocal.experiments import image_grid, images
-configs = image_grid.image_configs
+from refocal.experiments import images
+grid = images.experiments_of
 def wild(*arguments, **options):  # the first run cannot be trained, the second can
-    first, second = configs(*arguments, **options)
-    return [first | {"lr": 1e30}, second]
-images.image_configs = wild
+    first, second = grid(*arguments, **options)
+    return [replace(first, lr=1e30), second]
+images.experiments_of = wild
 sys.exit(main(["reproduce", "images", "--dataset", sys.argv[1], "--gamma", "0", "2", "--paradigm", "ls",
                "--trials", "1", "--epochs", "2", "--device", "cpu", "--out", sys.argv[2]]))
 """
 
 ALONE = """
 import os, sys
-from refocal.experiments import images
-augment = images.augment
+from refocal.experiments.images import experiments_of, study, training
+augment = training.augment
+study.report = lambda out: []
 def fail(*arguments):
     if os.environ["RANK"] == "1":
         raise MemoryError("no more")
     return augment(*arguments)
-images.augment = fail
-configs = images.image_configs(sys.argv[1], "resnet8", [2], ["ls"], 1, 1)
-images.sweep_images(configs, sys.argv[2], device="cpu")
+training.augment = fail
+study.run(experiments_of(sys.argv[1], "resnet8", [2], ["ls"], 1, 1), sys.argv[2], device="cpu")
 """
 
 PLAIN = """
@@ -146,8 +141,8 @@ def runs_in(path):
 
 @pytest.mark.slow
 def test_two_processes_train_as_one(tiny, tmp_path):
-    configs = image_configs(str(tiny), "resnet8", [2], ["ls"], 1, 1, batch_size=13, validation=0.15)
-    alone = sweep_images(configs, tmp_path / "alone")
+    grid = experiments_of(str(tiny), "resnet8", [2], ["ls"], 1, 1, batch_size=13, validation=0.15)
+    alone = swept(grid, tmp_path / "alone")
     codes, errors = two_processes(SHARED, tiny, tmp_path / "shared")
     assert codes == [0, 0], errors
     shared = {run.key: run for run in read_runs(tmp_path / "shared")}
@@ -182,9 +177,9 @@ def test_a_run_that_fails_in_two_processes_stops_no_other(tiny, tmp_path):
 def test_a_process_that_fails_alone_ends_all(tiny, tmp_path):
     codes, errors = two_processes(ALONE, tiny, tmp_path)
     assert codes == [1, 1], errors
-    assert "refocal: process 1 cannot go on in " in errors[1]
+    assert "process 1 cannot go on in " in errors[1]
     assert "MemoryError: no more" in errors[1]
-    assert "refocal: process 0 cannot go on in " in errors[0]
+    assert "process 0 cannot go on in " in errors[0]
     assert "Traceback" not in "".join(errors)
     assert read_runs(tmp_path) == []
 
@@ -214,7 +209,7 @@ def test_ctrl_c_in_two_processes_counts_the_runs_of_the_whole_sweep(tmp_path):
             process.send_signal(signal.SIGINT)
         codes, errors = ended(processes)
     assert codes == [130, 130], errors
-    stopped = f"refocal: stopped; 1 of 3 runs are finished and kept in {tmp_path / 'runs'}\n"
+    stopped = f"stopped; 1 of 3 runs are finished and kept in {tmp_path / 'runs'}\n"
     assert errors == [stopped, ""]
 
 
@@ -257,11 +252,9 @@ def test_torchrun_and_an_engine_are_refused_by_the_command(given, names, monkeyp
     assert capsys.readouterr() == ("", f"refocal: under torchrun there is no choice of {names}\n")
 
 
-def test_torchrun_has_no_choice_of_an_engine(monkeypatch, tmp_path):
-    @images.contextlib.contextmanager
-    def two(device):
-        yield 0, 2
-
-    monkeypatch.setattr(images, "process_group", two)
-    with pytest.raises(ValueError, match=r"^under torchrun there is no choice of engine$"):
-        sweep_images([], tmp_path, engine="ray")
+def test_torchrun_has_no_choice_of_an_engine(monkeypatch):
+    assert Workers(jobs=3).options() == {"jobs": 3}
+    monkeypatch.setenv("RANK", "1")
+    assert Workers().options() == {}
+    with pytest.raises(ValueError, match=r"^under torchrun there is no choice of --engine$"):
+        Workers(engine="ray")

@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 from refocal import Focal, Poly1Focal
-from refocal.experiments.tabular.batched import Models, Recipe, Trial, train
+from refocal.experiments.tabular import Recipe
+from refocal.experiments.tabular.batched import Models, Trial, train
 from refocal.torch import FocalLoss, _fast
 
 N, D, K = 70, 5, 3

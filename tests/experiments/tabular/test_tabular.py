@@ -11,20 +11,10 @@ from scipy import optimize, special, stats
 
 from refocal import Focal, GeneralizedCrossEntropy, TemperatureScaling, ece, error_rate, focal_minimizer
 from refocal.cli import main
-from refocal.experiments.tabular.batched import Recipe
-from refocal.experiments.sweeps import Run, read_runs, run_key, sweep
-from refocal.experiments.tabular import (
-    METHODS,
-    METRICS,
-    PAPER_TASKS,
-    Experiment,
-    _cross_fitted,
-    _measure,
-    run_tabular,
-    tabular_configs,
-)
-from refocal.experiments.tabular_report import experiments_of, run_tabular_study
-from refocal.experiments.tabular_tables import (
+from refocal.experiments.sweeps import Run, Workers, read_runs, run_key, sweep
+from refocal.experiments.tabular import Experiment, Recipe, experiments_of, report, run, training
+from refocal.experiments.tabular.study import METHODS, METRICS, PAPER_TASKS, configs_of
+from refocal.experiments.tabular.tables import (
     _p_value_greater,
     agreement,
     groups_of,
@@ -33,8 +23,10 @@ from refocal.experiments.tabular_tables import (
     to_latex,
     to_markdown,
 )
+from refocal.experiments.tabular.training import cross_fitted, measure, run_config, split
 from refocal.objectives import Objective
 
+HERE = Workers(jobs=1)
 QUICK = Recipe(epochs=4)
 
 
@@ -58,7 +50,7 @@ def test_the_result_has_every_number(folder):
         assert values.shape == (2, 4, len(METHODS))
         assert np.isfinite(values).all()
     raw, psi = (METHODS.index(m) for m in ("raw", "psi"))
-    error = np.array(result["metrics"]["err"])
+    error = np.array(result["metrics"]["error"])
     np.testing.assert_array_equal(error[..., raw], error[..., psi])  # psi keeps the decision
     calibration = np.array(result["metrics"]["ece"])
     np.testing.assert_array_equal(calibration[:, 0, raw], calibration[:, 0, psi])  # gamma 0
@@ -96,7 +88,7 @@ def test_features_are_scaled_by_the_training_part(folder, scaling):
     experiment, data = Experiment("vehicle", scaling=scaling).load()
     x = torch.from_numpy(data.X)
     x[:, 3] = 7.0  # constant
-    trial, test = experiment._split(x, 0, None)
+    trial, test = split(experiment, x, 0, None)
     assert set(trial.rows.tolist()).isdisjoint(test.tolist())
     assert len(trial.rows) + len(test) == len(x)
     scaled = ((x[trial.rows] - trial.center) / trial.scale).numpy()
@@ -117,7 +109,7 @@ def test_images_with_a_split_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setenv("REFOCAL_DATA", str(tmp_path))
     experiment, _ = Experiment("mnist", trials=(0,), recipe=QUICK).load()
     assert (experiment.scaling, experiment.train_fraction) == ("pixels", None)
-    trial, test = experiment._split(torch.zeros(60, 4), 0, 40)
+    trial, test = split(experiment, torch.zeros(60, 4), 0, 40)
     assert test.tolist() == list(range(40, 60))
     assert trial.scale.tolist() == [255.0] * 4
     assert experiment.run()["n_test"] == 20
@@ -152,37 +144,35 @@ def test_an_objective_of_ones_own(folder, monkeypatch):
 def test_metrics_are_those_of_the_package(folder, monkeypatch):
     seen = []
     experiment = Experiment("vehicle", objectives=(Focal(1.0),), trials=(0,), recipe=QUICK)
-    from refocal.experiments import tabular
-
-    measure = tabular._measure
-    monkeypatch.setattr(tabular, "_measure", lambda *args: seen.append(args) or measure(*args))
+    monkeypatch.setattr(training, "measure", lambda *args: seen.append(args) or measure(*args))
     result = experiment.run()
     logits, labels, objective, _ = seen[0]
     probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     assert result["metrics"]["ece"][0][0][0] == pytest.approx(ece(probs, labels), abs=1e-9)
-    assert result["metrics"]["err"][0][0][0] == error_rate(probs, labels)
+    assert result["metrics"]["error"][0][0][0] == error_rate(probs, labels)
     assert result["metrics"]["ece"][0][0][1] == pytest.approx(ece(objective.posterior(logits), labels))
 
 
 def test_a_large_experiment_is_several_runs(folder, monkeypatch):
     experiment = Experiment("vehicle", recipe=QUICK, trials=(0, 1, 2))
-    assert len(tabular_configs([experiment])) == 1
-    monkeypatch.setattr("refocal.experiments.tabular.WORK_A_RUN", 1.0)
-    configs = tabular_configs([experiment])
+    assert len(configs_of([experiment])) == 1
+    monkeypatch.setattr("refocal.experiments.tabular.study.WORK_PER_RUN", 1.0)
+    configs = configs_of([experiment])
     assert [config["trials"] for config in configs] == [[0], [1], [2]]
-    runs = sweep(configs, run_tabular, folder / "out", progress=False)
+    runs = sweep(configs, run_config, folder / "out", progress=False)
     table = make_table(runs, "linear", "ece")
     assert len(table.rows["vehicle"]["CE"].values) == 3
 
 
 def made_run(dataset, raw, psi, model="linear", partial=False):
-    """A run of CE and FL-2 with these ECE in percent, one a trial."""
+    """A run of CE and FL-2 with these ECE in percent, one for each trial."""
     columns = np.zeros((len(raw), 2, len(METHODS)))
     columns[:, 0] = 0.02
     columns[:, 1, 0] = np.array(raw) / 100
     columns[:, 1, 1] = np.array(psi) / 100
     objectives = [Focal(0.0).to_dict(), Focal(2.0).to_dict()]
     config = {"dataset": dataset, "model": model, "objectives": objectives, "trials": list(range(len(raw)))}
+    config["recipe"] = {"epochs": 7, "weight_decay": 0.5}
     metrics = {name: columns.tolist() for name in METRICS}
     result = {"metrics": metrics, "methods": list(METHODS), "partial": partial}
     return Run("0" * 16, config, result, 1.0, None, {}, None)
@@ -212,22 +202,46 @@ def test_agreement_with_the_published_table():
 
 def test_runs_that_do_not_belong_together_are_refused():
     one = made_run("australian", [1.0], [1.0])
-    with pytest.raises(ValueError, match="trial 0 of australian, linear must occur once"):
-        make_table([one, made_run("australian", [2.0], [2.0])], "linear", "ece")
-    other = dataclasses.replace(one, config={**one.config, "objectives": [], "trials": [5]})
-    with pytest.raises(ValueError, match="must differ in their trials only"):
+    other = dataclasses.replace(one, config={**one.config, "seed": 1, "trials": [5]})
+    message = "^runs of australian, linear must differ in their trials only, got different seed$"
+    with pytest.raises(ValueError, match=message):
         make_table([one, other], "linear", "ece")
+
+
+def test_a_trial_that_two_runs_have_is_that_of_the_larger_one():
+    few, more = made_run("australian", [2.0], [2.0]), made_run("australian", [3.0, 4.0], [1.0, 1.0])
+    for runs in ([few, more], [more, few]):
+        assert make_table(runs, "linear", "ece").rows["australian"]["FL-2"].values == (3.0, 4.0)
+
+
+def test_runs_of_before_have_other_names_for_two_things():
+    new = made_run("australian", [2.0, 3.0], [1.0, 1.0])
+    names = {"error": "err", "psi_after_ts_fl": "psi_ts_fl"}
+    metrics = {names.get(name, name): table for name, table in new.result["metrics"].items()}
+    methods = [names.get(name, name) for name in new.result["methods"]]
+    old = dataclasses.replace(new, result=new.result | {"metrics": metrics, "methods": methods})
+    assert "err" in old.result["metrics"]
+    for metric, extra in (("error", False), ("ece", True)):
+        expected = make_table([new], "linear", metric, extra)
+        assert make_table([old], "linear", metric, extra) == expected
+
+
+def test_the_loss_of_a_probability_that_rounds_to_zero_is_finite():
+    labels = np.arange(40) % 2
+    logits = 2000.0 * np.eye(2)[1 - labels]  # sure and wrong
+    values = dict(zip(METHODS, measure(logits, labels, Focal(0.0), 10), strict=True))
+    assert values["raw"][METRICS.index("nll")] == pytest.approx(2000.0)
 
 
 def test_trials_and_seeds_have_splits_of_their_own(folder):
     x = torch.zeros(300, 4)
     rows = [
-        tuple(Experiment("vehicle", seed=seed)._split(x, trial, None)[0].rows.tolist())
+        tuple(split(Experiment("vehicle", seed=seed), x, trial, None)[0].rows.tolist())
         for seed, trial in ((0, 0), (0, 1), (1, 0), (1, 1))
     ]
     assert len(set(rows)) == 4
-    assert rows[0] == tuple(Experiment("vehicle")._split(x, 0, None)[0].rows.tolist())
-    seeds = {Experiment("vehicle", seed=s)._split(x, t, None)[0].seed for s in (0, 1) for t in (0, 1)}
+    assert rows[0] == tuple(split(Experiment("vehicle"), x, 0, None)[0].rows.tolist())
+    seeds = {split(Experiment("vehicle", seed=s), x, t, None)[0].seed for s in (0, 1) for t in (0, 1)}
     assert len(seeds) == 4
 
 
@@ -236,7 +250,7 @@ def test_temperatures_are_those_of_the_other_half():
     labels = rng.integers(3, size=400)
     logits = rng.normal(size=(400, 3)) + np.eye(3)[labels]
     logits[200:] *= 3  # the halves need different temperatures
-    scaled = _cross_fitted(logits, labels, TemperatureScaling(objective="nll"))
+    scaled = cross_fitted(logits, labels, TemperatureScaling(objective="nll"))
 
     def best(rows):
         def nll(log_t):
@@ -248,7 +262,7 @@ def test_temperatures_are_those_of_the_other_half():
     first, second = slice(200), slice(200, None)
     np.testing.assert_allclose(scaled[first], logits[first] / best(second), rtol=1e-4)
     np.testing.assert_allclose(scaled[second], logits[second] / best(first), rtol=1e-4)
-    assert _cross_fitted(10 * np.eye(3)[labels], labels, TemperatureScaling()) is None  # all right
+    assert cross_fitted(10 * np.eye(3)[labels], labels, TemperatureScaling()) is None  # all right
 
 
 def test_the_two_temperatures_are_told_apart():
@@ -256,32 +270,30 @@ def test_the_two_temperatures_are_told_apart():
     posterior = rng.dirichlet([1, 1, 1], size=2000)
     labels = (posterior.cumsum(1) < rng.random((2000, 1))).sum(1)
     logits = 1.7 * np.log(focal_minimizer(posterior, 3.0))
-    values = dict(
-        zip(METHODS, _measure(logits, labels, Focal(3.0), 10)[:, METRICS.index("ece")], strict=True)
-    )
+    values = dict(zip(METHODS, measure(logits, labels, Focal(3.0), 10)[:, METRICS.index("ece")], strict=True))
     # A focal temperature makes the scores those of the minimiser, which psi needs; the NLL's does not.
-    assert values["psi_ts_fl"] < min(values["ts_nll"], values["psi"])
+    assert values["psi_after_ts_fl"] < min(values["ts_nll"], values["psi"])
     assert values["ts_nll"] < values["ts_fl"]
 
 
 def test_other_data_are_another_run(folder):
     experiment = Experiment("mine", recipe=QUICK, trials=(0,))
-    (before,) = tabular_configs([experiment])
+    (before,) = configs_of([experiment])
     with np.load(folder / "mine.npz") as arrays:
         np.savez(folder / "mine.npz", X=arrays["X"] + 1, y=arrays["y"])
-    (after,) = tabular_configs([experiment])
+    (after,) = configs_of([experiment])
     assert run_key(before) != run_key(after)
     with pytest.raises(ValueError, match="is not the file that this run is for"):
-        run_tabular(before)
+        run_config(before)
 
 
 def test_the_folder_of_an_experiment_reaches_its_runs(folder, tmp_path, monkeypatch):
     monkeypatch.delenv("REFOCAL_DATA")
     experiment = Experiment("mine", objectives=(Focal(1.0),), trials=(0,), recipe=QUICK, data=str(folder))
-    files = run_tabular_study([experiment], tmp_path / "study", jobs=1, progress=False)
+    files = run([experiment], tmp_path / "study", workers=HERE)
     assert "mine" in next(p for p in files if p.name == "tables.md").read_text()
     with pytest.raises(ValueError, match="data must be one folder"):
-        run_tabular_study([experiment, dataclasses.replace(experiment, data="other")], tmp_path / "no")
+        run([experiment, dataclasses.replace(experiment, data="other")], tmp_path / "no")
 
 
 def test_names_of_the_paper_are_the_same_task():
@@ -313,7 +325,7 @@ def test_bold_is_the_best_and_what_is_not_worse():
     table = make_table([made_run("australian", [15.0, 15.1, 14.9], [1.9, 2.0, 2.05])], "linear", "ece")
     row = table.rows["australian"]
     assert {name for name, cell in row.items() if cell.bold} == {"CE", "FL-2-psi"}
-    assert row["FL-2"].error == pytest.approx(np.std([15.0, 15.1, 14.9], ddof=1) / math.sqrt(3))
+    assert row["FL-2"].standard_error == pytest.approx(np.std([15.0, 15.1, 14.9], ddof=1) / math.sqrt(3))
     assert "**2.00 (0.00)** / 4.10 | 15.00 (0.06) / 15.47" in to_markdown(table)
     latex = to_latex(table)
     assert r"\textbf{2.00 (0.00)} & 15.00 (0.06)" in latex
@@ -344,11 +356,18 @@ def test_the_study_from_the_command_line(folder, capsys):
     assert "vehicle" in text
     runs = {path: path.stat().st_mtime_ns for path in (out / "runs").glob("*.json")}
     assert len(runs) == 4
-    for run in read_runs(out):
-        config = run.config
+    for done in read_runs(out):
+        config = done.config
         assert (config["task"], config["scaling"], config["train_fraction"]) == ("original", "minmax", 0.75)
         assert (config["recipe"]["weight_decay"], config["recipe"]["epochs"], config["seed"]) == (0.25, 2, 9)
         assert config["trials"] == [0, 1]
+    assert "2 trials of 2 epochs, weight decay 0.25, objectives CE, FL-0.5 " in text
+    assert "(4 of 4 runs)." in text
+    assert "% 2 trials of 2 epochs, " in (out / "linear-ece.tex").read_text()
+    before = {path: path.read_bytes() for path in out.iterdir() if path.is_file()}
+    assert main(["reproduce", "tabular", "--report", "--out", str(out)]) == 0
+    assert capsys.readouterr().out.splitlines() == first
+    assert {path: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
     assert main(command) == 0  # nothing is trained again
     assert {path: path.stat().st_mtime_ns for path in (out / "runs").glob("*.json")} == runs
 
@@ -377,7 +396,7 @@ def test_bad_input_stops_before_any_training(folder, capsys, monkeypatch, option
     def never(*_):
         raise AssertionError("trained")
 
-    monkeypatch.setattr("refocal.experiments.tabular.train", never)
+    monkeypatch.setattr("refocal.experiments.tabular.training.train", never)
     np.savez(folder / "nan.npz", X=np.full((9, 2), np.nan), y=np.arange(9) % 2)
     np.savez(folder / "single.npz", X=np.zeros((9, 2)), y=np.zeros(9, int))
     np.savez(folder / "few.npz", X=np.zeros((2, 2)), y=np.array([0, 5]))
@@ -385,6 +404,18 @@ def test_bad_input_stops_before_any_training(folder, capsys, monkeypatch, option
     out = folder / "out"
     assert main(["reproduce", "tabular", "--jobs", "1", "--out", str(out), *options]) == 1
     assert message in capsys.readouterr().err
+
+
+def test_one_default_for_a_recipe_and_the_study():
+    (experiment,) = experiments_of(["vehicle"], models=["linear"])
+    assert experiment.recipe == Recipe() == Experiment("vehicle").recipe
+    assert experiment.recipe.weight_decay == 0
+
+
+def test_a_report_without_runs(tmp_path):
+    sweep([{"x": 1}], lambda config: {}, tmp_path, progress=False)
+    with pytest.raises(FileNotFoundError, match="no tabular run is finished in "):
+        report(tmp_path)
 
 
 def test_without_any_data(tmp_path, monkeypatch):
@@ -398,5 +429,5 @@ def test_all_sets_of_the_folder_are_the_default(folder, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
     experiments = experiments_of(models=["linear"], trials=1)
     assert [experiment.dataset for experiment in experiments] == ["vehicle"]
-    files = run_tabular_study(experiments_of(models=["linear"], trials=2, epochs=1), folder / "o", jobs=1)
+    files = run(experiments_of(models=["linear"], trials=2, epochs=1), folder / "o", workers=HERE)
     assert all(path.is_file() for path in files)
