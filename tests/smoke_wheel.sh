@@ -29,7 +29,8 @@ import refocal
 installed = {str(file) for file in files("refocal")}
 top = {name.split("/")[0] for name in installed} - {".."}  # ".." leads to bin/refocal
 assert top == {"refocal", f"refocal-{refocal.__version__}.dist-info"}, top
-assert {"refocal/py.typed", "refocal/experiments/published.csv"} <= installed
+data = {"published.csv", "data/registry.csv"}
+assert {"refocal/py.typed", *(f"refocal/experiments/{name}" for name in data)} <= installed
 
 posterior = refocal.psi(np.array([[0.5, 0.3, 0.2]]), 2.0)
 assert posterior.shape == (1, 3), posterior

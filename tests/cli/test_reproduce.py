@@ -1,11 +1,13 @@
-"""Every study from the command line: exit code 0, and each file that is printed is there."""
+"""Studies from the command line: exit code 0, and each file that is printed is there."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from refocal.cli import main
+from refocal.experiments.synthetic import Settings
 
 
 def files_of(argv, out, capsys):
@@ -19,17 +21,15 @@ def files_of(argv, out, capsys):
     return {path.name for path in paths}
 
 
-@pytest.mark.slow
-def test_theory(tmp_path, capsys):
-    names = files_of(["theory"], tmp_path / "theory", capsys)
-    figures = ("phi", "max_eta", "taus", "class_counts", "simplex")
-    assert names == {f"{name}.{end}" for name in figures for end in ("csv", "pdf", "png")} | {"theory.json"}
+def test_synthetic(tmp_path, capsys, monkeypatch):
+    def quick(cls, seed=0):
+        return cls(1000, 500, 1000, hidden=8, epochs=8, batch_size=100, seed=seed)
 
-
-@pytest.mark.slow
-def test_synthetic(tmp_path, capsys):
+    monkeypatch.setattr(Settings, "quick", classmethod(quick))
     names = files_of(["synthetic", "--quick", "--seed", "3"], tmp_path / "synthetic", capsys)
     assert names == {f"synthetic.{end}" for end in ("csv", "json", "pdf", "png")}
+    settings = json.loads((tmp_path / "synthetic" / "synthetic.json").read_text())["settings"]
+    assert (settings["n_train"], settings["seed"]) == (1000, 3)
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 
+from refocal.cli import main
 from refocal.experiments import files, theory
 from refocal.experiments.theory import known_limit, near_uniform_limit, overconfident_row, run_theory
 
@@ -143,8 +144,12 @@ def test_overconfident_row():
     assert below.max_q <= below.max_eta
 
 
-def test_a_second_run_gives_the_same_bytes(folder, tmp_path):
-    for path in run_theory(tmp_path):
+def test_the_command_gives_the_same_bytes(folder, tmp_path, capsys):
+    assert main(["reproduce", "theory", "--out", str(tmp_path)]) == 0
+    paths = [Path(line) for line in capsys.readouterr().out.splitlines()]
+    assert set(paths) == set(tmp_path.iterdir())
+    assert {path.name for path in paths} == {path.name for path in folder.iterdir()}
+    for path in paths:
         assert path.read_bytes() == (folder / path.name).read_bytes()
 
 

@@ -118,19 +118,9 @@ def _tabular(args: argparse.Namespace) -> None:
         print(*tabular.report(args.out), sep="\n")
         return
     workers = _workers(args)
-    experiments = tabular.experiments_of(
-        args.dataset,
-        models=args.model,
-        gammas=args.gamma,
-        trials=args.trials,
-        epochs=args.epochs,
-        weight_decay=args.weight_decay,
-        task=args.task,
-        train_fraction=args.train_fraction,
-        scaling=args.scaling,
-        seed=args.seed,
-        data=args.data,
-    )
+    names = ("trials", "epochs", "weight_decay", "task", "train_fraction", "scaling", "seed", "data")
+    options = {name: getattr(args, name) for name in names}
+    experiments = tabular.experiments_of(args.dataset, models=args.model, gammas=args.gamma, **options)
     tabular.run(experiments, args.out, workers=workers, tell=print)
 
 
@@ -141,24 +131,8 @@ def _images(args: argparse.Namespace) -> None:
         print(*images.report(args.out), sep="\n")
         return
     workers = _workers(args)
-    experiments = images.experiments_of(
-        args.dataset,
-        args.model,
-        args.gamma,
-        args.paradigm,
-        args.trials,
-        args.epochs,
-        lr=args.lr,
-        validation=args.validation,
-        precision=args.precision,
-    )
-    images.run(
-        experiments,
-        args.out,
-        data=args.data,
-        device=args.device,
-        threads=args.threads,
-        compile=args.compile,
-        workers=workers,
-        tell=print,
-    )
+    grid = (args.dataset, args.model, args.gamma, args.paradigm, args.trials, args.epochs)
+    fields = {name: getattr(args, name) for name in ("lr", "validation", "precision")}
+    options = {name: getattr(args, name) for name in ("data", "device", "threads", "compile")}
+    experiments = images.experiments_of(*grid, **fields)
+    images.run(experiments, args.out, workers=workers, tell=print, **options)

@@ -76,13 +76,7 @@ def figure_files(name: str, figure: Figure) -> dict[str, bytes]:
 
 
 class BoxPanel(NamedTuple):
-    """One axes of `box_figure`.
-
-    Attributes:
-        title: Above it.
-        series: See `refocal.plots.plot_boxes`.
-        published: The paper's value for some series and groups.
-    """
+    """One axes of `box_figure`: series as for `plot_boxes`, and the paper's values by series and group."""
 
     title: str
     series: Mapping[str, Mapping[str, Sequence[float]]]
@@ -90,13 +84,9 @@ class BoxPanel(NamedTuple):
 
 
 def box_figure(panels: Sequence[BoxPanel], columns: int, *, xlabel: str = "", ylabel: str = "") -> Figure:
-    """Return box plots over trials in a grid: axes from 0, published values as marks, one legend for all.
+    """Return box plots over trials in a grid of at most so many columns, row by row, with one legend for all.
 
-    Args:
-        panels: The axes, row by row.
-        columns: Of the grid, at most; fewer panels take fewer.
-        xlabel: What the groups are.
-        ylabel: What the numbers are.
+    Axes start at 0, and published values are marked.
     """
     columns = min(columns, len(panels))
     rows = math.ceil(len(panels) / columns)
@@ -154,11 +144,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> list
 
 
 def published_numbers(metric: str | None = None) -> list[dict[str, str]]:
-    """Return the rows of the paper's tables: dataset, model, paradigm, method, metric, mean and se.
-
-    Args:
-        metric: Only those of "ece" or "error".
-    """
+    """Return the rows of published.csv, the paper's tables, or those of one metric: "ece" or "error"."""
     text = resources.files("refocal.experiments").joinpath("published.csv").read_text(encoding="utf-8")
     return [row for row in csv.DictReader(text.splitlines()) if metric in (None, row["metric"])]
 

@@ -29,16 +29,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from torch import nn
 
-__all__ = [
-    "Estimate",
-    "Settings",
-    "SyntheticResult",
-    "compute_synthetic",
-    "draw_synthetic",
-    "plot_posteriors",
-    "run_synthetic",
-]
-
 GAMMAS = (0.0, 1.0, 5.0)
 METHODS = {"raw": "raw", "ts_nll": "TS_NLL", "psi": "psi"}
 GRID = np.linspace(-6.0, 6.0, 481)
@@ -188,18 +178,9 @@ def compute_synthetic(settings: Settings | None = None) -> SyntheticResult:
 def run_synthetic(out: str | os.PathLike[str], quick: bool = False, seed: int = 0) -> list[Path]:
     """Compute the study and write its figure of nine panels and its numbers.
 
-    Args:
-        out: The folder for the files; made if it is missing.
-        quick: Whether to take `Settings.quick`.
-        seed: Of all that is random.
-
     Returns:
         The files: synthetic.png and .pdf (the figure), synthetic.csv (what it shows, point by point),
-        synthetic.json (ERR, KLD and ECE, settings, versions, seconds).
-
-    Raises:
-        ImportError: If PyTorch or matplotlib is missing.
-        OSError: If a file cannot be written.
+        synthetic.json (error, KLD and ECE, settings, versions, machine, seconds).
     """
     figure = new_figure(13, 10)  # first of all, since it needs the optional matplotlib
     write_outputs(out, {})  # a folder that cannot be made must not cost a training
@@ -216,15 +197,7 @@ def run_synthetic(out: str | os.PathLike[str], quick: bool = False, seed: int = 
 
 
 def draw_synthetic(axes: Sequence[Sequence[Axes]], result: SyntheticResult) -> None:
-    """Draw the panels (a) to (i) of the paper's figure.
-
-    The first column has the densities, the posterior and CE; the others FL-1 and FL-5, each raw, after
-    temperature scaling and after psi.
-
-    Args:
-        axes: Three rows of three.
-        result: The numbers.
-    """
+    """Draw the nine panels of the paper's figure on three rows of three axes."""
     x = result.x
     (a, *raws), (b, *scaled), (c, *psis) = axes
     a.plot(x, result.joint.sum(axis=1), color="0.3", linestyle=":", linewidth=2, label="$p(x)$")
@@ -250,7 +223,7 @@ def draw_synthetic(axes: Sequence[Sequence[Axes]], result: SyntheticResult) -> N
 def plot_posteriors(
     x: Floats, truth: Floats, estimate: Floats | None = None, *, ax: Axes | None = None, title: str = ""
 ) -> Axes:
-    """Draw an estimate of the class posterior of 1-D data, solid, and the truth, dashed.
+    """Draw an estimate of the class posterior of 1-D data, solid, and the truth, dashed; return the axes.
 
     Args:
         x: Points, shape (n,).
@@ -258,14 +231,6 @@ def plot_posteriors(
         estimate: Scores or probabilities of truth's shape, or None to draw the truth alone.
         ax: Where to draw; None for a new figure.
         title: Of the axes.
-
-    Returns:
-        The axes.
-
-    Example:
-        >>> x, eta = np.array([0.0, 1.0]), np.array([[0.9, 0.1], [0.2, 0.8]])
-        >>> plot_posteriors(x, eta, eta, title="two classes").get_title()
-        'two classes'
     """
     ax = axes_or_new(ax)
     for k, color in zip(range(truth.shape[1]), cycle(CLASS_COLORS), strict=False):

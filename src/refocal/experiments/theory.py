@@ -30,8 +30,6 @@ from refocal.theory_plots import (
     tau_curves,
 )
 
-__all__ = ["OverconfidentRow", "known_limit", "near_uniform_limit", "overconfident_row", "run_theory"]
-
 GAMMAS = (0.5, 1.0, 3.0, 5.0)
 HIGHLIGHT = 3.0
 """The gammas of the curves, and the one whose regions are shaded, as in the paper."""
@@ -116,15 +114,8 @@ def overconfident_row(gamma: float, n_classes: int) -> OverconfidentRow:
 def run_theory(out: str | os.PathLike[str]) -> list[Path]:
     """Draw the paper's figures of phi and of max eta, those of the thresholds, and write their numbers.
 
-    Args:
-        out: The folder for the files; made if it is missing.
-
     Returns:
         The files: of each figure a PNG, a PDF and a CSV, and theory.json.
-
-    Raises:
-        ImportError: If matplotlib is missing.
-        OSError: If a file cannot be written.
     """
     phis = phi_curves(GAMMAS, HIGHLIGHT)
     etas = [max_eta_curves(k, GAMMAS) for k in CLASSES]

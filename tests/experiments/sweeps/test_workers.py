@@ -1,10 +1,12 @@
 """Who does the runs of a study, and that what is finished is reported."""
 
+from dataclasses import replace
+
 import pytest
 import tasks
 import torch
 
-from refocal.experiments.sweeps import SweepError, Workers, carry_out, devices, workers
+from refocal.experiments.sweeps import Run, SweepError, Workers, carry_out, devices, origin_text, workers
 
 
 def test_the_default_number_of_jobs(monkeypatch):
@@ -23,6 +25,21 @@ def test_what_a_run_of_ray_asks_for():
     assert Workers(engine="ray", address="auto").options(threads=3) == options
     asked = Workers(engine="ray", cpus_per_run=0.5, gpus_per_run=0.25).options(threads=3)["resources"]
     assert asked == {"num_cpus": 0.5, "num_gpus": 0.25}
+
+
+@pytest.mark.parametrize(
+    "commits, said",
+    [
+        ("abb", "commit b (2 of 3 runs), a (1 of 3 runs). Machine: Z80, 1 core, CP/M (3 of 3 runs)."),
+        ("-a-", "commit a (1 of 3 runs). Machine: Z80, 1 core, CP/M (1 of 3 runs)."),
+        ("---", "commit not recorded. Machine: not recorded."),
+    ],
+)
+def test_the_origin_of_runs_is_said_with_their_number(commits, said):
+    z80 = {"processor": "Z80", "cores": 1, "system": "CP/M"}
+    old = Run("0", {}, {}, 1.0, None, {}, None)
+    runs = [old if c == "-" else replace(old, versions={"commit": c}, machine=z80) for c in commits]
+    assert origin_text(runs) == f"Source: {said}"
 
 
 def test_what_is_finished_is_reported_before_the_failures_are_raised(tmp_path):

@@ -17,7 +17,7 @@ import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -63,9 +63,6 @@ class Dataset:
 def names(kind: Literal["tabular", "image"] | None = None) -> list[str]:
     """Return the names of the registry in the order of the paper's tables, variants last.
 
-    Args:
-        kind: Only those of one kind.
-
     Example:
         >>> names("image")
         ['svhn', 'cifar10', 'cifar10-s', 'cifar100', 'svhn-s', 'cifar100-s']
@@ -96,10 +93,6 @@ def source(name: str) -> Source:
 
 def find(name: Folder, data: Folder | None = None) -> Path | None:
     """Return the file that `load` would read; None if it would have to be fetched.
-
-    Args:
-        name: A name, or the path of an ``.npz`` file.
-        data: A folder of ``.npz`` files; ``$REFOCAL_DATA`` by default.
 
     Raises:
         ValueError: If the name is neither in the registry nor a file of the folder.
@@ -171,9 +164,6 @@ def fetch(name: str) -> Path:
 
     Categorical columns become one-hot (a missing value is a level of its own), after the numeric ones.
 
-    Args:
-        name: Of the registry.
-
     Raises:
         ValueError: If the registry has no OpenML number for it; the text says where to get it.
         OSError: If OpenML cannot be reached or the cache cannot be written to.
@@ -198,35 +188,18 @@ def fetch(name: str) -> Path:
     return path
 
 
-@dataclass(frozen=True)
-class Check:
-    """What is known about the file of a data set.
-
-    Attributes:
-        name: Of the data set.
-        path: The file; None if there is none.
-        state: "ok" (checksum as expected), "differs", "unknown" (sound, but no checksum to compare with),
-            "damaged" (cannot be used) or "missing".
-        message: Why, where there is more to say.
-    """
+class Check(NamedTuple):
+    """What is known about the file of a data set, None if there is none, and why."""
 
     name: str
     path: Path | None
     state: Literal["ok", "differs", "unknown", "damaged", "missing"]
+    """ "unknown": sound, but no checksum to compare with; "damaged": it cannot be used."""
     message: str = ""
 
 
 def check(name: str, data: Folder | None = None) -> Check:
-    """Compare the file of a data set with the checksum of the registry, or of the time it was fetched.
-
-    Args:
-        name: Of the registry.
-        data: As for `load`.
-
-    Raises:
-        ValueError: If the name is not known.
-        FileNotFoundError: If the folder is not there.
-    """
+    """Compare the file of a data set with the checksum of the registry, or of the time it was fetched."""
     entry = source(name)
     path = find(entry.name, data)
     if path is None:
@@ -244,9 +217,8 @@ def check(name: str, data: Folder | None = None) -> Check:
         return Check(entry.name, path, "damaged", str(error))
     if expected is None:
         return Check(entry.name, path, "unknown", "no checksum is known; the data are sound")
-    return Check(
-        name, path, "differs", f"SHA-256 {actual[:12]}..., expected {expected[:12]}...; the data are sound"
-    )
+    message = f"SHA-256 {actual[:12]}..., expected {expected[:12]}...; the data are sound"
+    return Check(entry.name, path, "differs", message)
 
 
 def cache_folder() -> Path:

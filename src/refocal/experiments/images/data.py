@@ -19,18 +19,6 @@ from refocal.experiments.data import SPLIT, Dataset, fetch, find, load
 from refocal.experiments.files import sha256_of
 from refocal.experiments.sweeps import read_runs, run_key
 
-__all__ = [
-    "PAD",
-    "ImageData",
-    "augment",
-    "check_images",
-    "fetched_file",
-    "image_file",
-    "prepare",
-    "read_images",
-    "ready_files",
-]
-
 PAD = 4
 """Pixels of black border from which a training image is cut at random."""
 
@@ -81,14 +69,6 @@ def image_file(name: str, data: str | os.PathLike[str] | None = None) -> Path | 
     """Return the file of an image data set as an absolute path; None if it would have to be fetched.
 
     Where there is no file of "cifar10-s", it is that of "cifar10".
-
-    Args:
-        name: Of the data set, or a file.
-        data: The folder of the files.
-
-    Raises:
-        ValueError: If the name is neither in the registry nor a file of the folder.
-        FileNotFoundError: If a path or the folder is not there.
     """
     path = find(name, data)
     if path is None and name == "cifar10-s":
@@ -118,11 +98,6 @@ def ready_files(
 
     Finished runs need no data. Where the data are here, every finished run of a wanted data set has to be
     made from them, even one that is not wanted now: a table has all runs of the folder.
-
-    Args:
-        configs: Of the runs.
-        out: The folder of the results.
-        data: The folder of the data files.
 
     Raises:
         ValueError: If data cannot be trained on, or are not those of the finished runs.
@@ -167,10 +142,6 @@ def ready_files(
 
 def check_images(dataset: Dataset, validation: float) -> None:
     """Raise what `prepare` would raise with any seed.
-
-    Args:
-        dataset: See `prepare`.
-        validation: See `prepare`.
 
     Raises:
         ValueError: If the images are of another shape or type, a label is outside the classes, there is no
@@ -218,16 +189,7 @@ def prepare(dataset: Dataset, validation: float, seed: int, device: str = "cpu")
     """Check images, hold out the validation part and put everything on the device.
 
     The validation part is drawn class by class with the trial's seed: round(validation n_k) of the n_k
-    images of a class.
-
-    Args:
-        dataset: Images as uint8 (n, height, width, 3) with a test set.
-        validation: The part to hold out.
-        seed: Of the draw.
-        device: Where the images go.
-
-    Raises:
-        ValueError: See `check_images`.
+    images of a class. It raises as `check_images`.
     """
     check_images(dataset, validation)
     assert dataset.X_test is not None
@@ -277,9 +239,6 @@ def augment(data: ImageData, rows: Tensor, shift: Tensor, mirror: Tensor) -> Ten
         rows: (n,) Which of them.
         shift: (n, 2) First row and column of the cut, 0..2 PAD.
         mirror: (n,) bool: Which are mirrored left to right.
-
-    Returns:
-        Float (n, 3, height, width).
     """
     _, padded_height, padded_width, _ = data.train.shape
     height, width = padded_height - 2 * PAD, padded_width - 2 * PAD

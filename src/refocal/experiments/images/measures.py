@@ -145,15 +145,7 @@ class Group:
 
 
 def measure_group(name: str, runs: Sequence[Run]) -> Group:
-    """Measure runs that differ in gamma, paradigm and trial only.
-
-    Args:
-        name: Of the group.
-        runs: At least one, with their arrays.
-
-    Returns:
-        The numbers of every table and figure.
-    """
+    """Return the numbers of every table and figure of runs that differ in gamma, paradigm and trial only."""
     measures: list[Measure] = []
     advice: list[Advice] = []
     settings: list[tuple[str, float, int]] = []

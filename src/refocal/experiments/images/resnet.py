@@ -12,8 +12,6 @@ from torch.nn import functional as F
 
 from refocal.experiments.images.study import MODELS
 
-__all__ = ["MODELS", "ResNet", "build_model"]
-
 
 class _Sum(torch.autograd.Function):
     """The sum of a tensor over all processes, in both directions."""
@@ -54,10 +52,7 @@ class BatchNorm(nn.BatchNorm2d):
         y = y - mean[:, None, None]
         var = _sum(y.square().sum((0, 2, 3))) / count
         with torch.no_grad():
-            for so_far, new in (
-                (self.running_mean, mean),
-                (self.running_var, var * (count / (count - 1))),
-            ):
+            for so_far, new in ((self.running_mean, mean), (self.running_var, var * (count / (count - 1)))):
                 assert so_far is not None
                 so_far.lerp_(new, self.momentum or 0.0)
         scale = self.weight * torch.rsqrt(var + self.eps)
@@ -135,15 +130,10 @@ class ResNet(nn.Module):
 
 
 def build_model(name: str, n_classes: int, *, device: str = "cpu") -> ResNet:
-    """Return a network of the paper in the channels-last layout.
-
-    Args:
-        name: "resnet8", "resnet20", "resnet44" or "resnet110".
-        n_classes: How many logits.
-        device: Where its weights are.
+    """Return a network of the paper in the channels-last layout, with its weights on a device.
 
     Raises:
-        ValueError: If the name is not one of these.
+        ValueError: If the name is not one of `MODELS`.
 
     Example:
         >>> build_model("resnet8", 10).linear.out_features

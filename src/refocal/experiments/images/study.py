@@ -115,16 +115,13 @@ def experiments_of(
     run starts from the same weights and sees the same images in the same order.
 
     Args:
-        dataset: A name of an image data set, or a ``.npz`` file.
-        model: See `Experiment`.
+        dataset: See `Experiment`, as for ``model`` and ``options``.
+        model: See above.
         gammas: Of the focal loss.
         paradigms: "standard", "ls" (label smoothing 0.1), "ts_fl", "ts_nll" (both train as "standard").
         trials: How many, or which.
-        epochs: Passes over the training images; by default the paper's number.
-        **options: More fields of `Experiment`.
-
-    Raises:
-        ValueError: If a value is not one of these.
+        epochs: By default the paper's number.
+        **options: See above.
 
     Example:
         >>> grid = experiments_of("cifar10-s", "resnet8", [0, 2], ["standard", "ls"], trials=10, epochs=40)
@@ -208,21 +205,11 @@ def run(
             _require(threads >= 1, "threads", ">= 1", threads)
             device = device_of(device, workers, processes)
         files = from_first(lambda: ready_files(configs, out, data))
-        do = functools.partial(
-            run_config, data=files, checkpoints=checkpoints, device=device, threads=threads, compile=compile
-        )
+        do = functools.partial(run_config, data=files, checkpoints=checkpoints, device=device)
+        do = functools.partial(do, threads=threads, compile=compile)
+        how: dict[str, Any] = {"threads": threads, "on_gpu": on_gpu(device), "together": processes > 1}
         try:
-            return carry_out(
-                configs,
-                do,
-                out,
-                lambda: report(out),
-                workers=workers,
-                tell=tell,
-                threads=threads,
-                on_gpu=on_gpu(device),
-                together=processes > 1,
-            )
+            return carry_out(configs, do, out, lambda: report(out), workers=workers, tell=tell, **how)
         finally:
             if is_first():
                 remove_checkpoints(checkpoints, configs, out)

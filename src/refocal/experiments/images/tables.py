@@ -40,10 +40,6 @@ BOXES = {"error": "error (%)"} | METRICS
 def published_errors(dataset: str, model: str) -> dict[tuple[str, float], tuple[float, float]]:
     """Return the paper's classification errors: mean and standard error in percent, by paradigm and gamma.
 
-    Args:
-        dataset: A name of the registry; one that is not in the paper has no errors.
-        model: "resnet8", "resnet20", "resnet44" or "resnet110".
-
     Example:
         >>> published_errors("cifar10-s", "resnet8")["standard", 2.0]
         (26.45, 0.8)

@@ -42,24 +42,11 @@ def run_experiment(
 ) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
     """Train one network and return what came out, with the logits of validation part and test set.
 
-    With ``checkpoints`` the state is written after every epoch, and a run that was killed goes on from there:
-    on a CPU its final weights are bit-identical to those of a run that was not, as long as device, threads,
-    ``compile`` and the number of processes stay the same; a change is said. If torch.distributed is
+    With a folder for ``checkpoints`` the state is written after every epoch, and a run that was killed goes
+    on from there: on a CPU its final weights are bit-identical to those of a run that was not, if device,
+    threads, ``compile`` and the number of processes stay the same; a change is said. If torch.distributed is
     initialised, the processes share each batch; losses and normalisation are those of the whole batch.
-
-    Args:
-        experiment: What to train.
-        data: The folder of the data files; by default as `refocal.experiments.data.load` finds them. Or
-            the file of each data set, by its name in the experiment.
-        checkpoints: The folder of the checkpoints; None for none.
-        device: "cpu", "cuda", "cuda:1", or "auto": CUDA where there is one.
-        threads: Of PyTorch on the CPU. Sums depend on it in the last bits.
-        compile: Whether to use `torch.compile`.
-
-    Returns:
-        The result (``error`` is that of the test set, ``train_loss`` has one number for each epoch,
-        ``data_sha256`` is of the file that was read) and the arrays ``validation_logits``,
-        ``validation_labels``, ``test_logits``, ``test_labels``.
+    ``data`` is a folder, or the file of each data set by its name; the rest is as for `images.run`.
 
     Raises:
         ValueError: If the data do not fit.
@@ -113,24 +100,11 @@ def train(
     *,
     data_sha256: str | None = None,
 ) -> dict[str, Any]:
-    """Train a network in place.
-
-    Args:
-        model: Of `refocal.experiments.images.resnet.build_model`, on the device of the images.
-        data: The images.
-        experiment: How to train.
-        checkpoint: The file to go on from, if it is there, and to write after every epoch.
-        compile: Whether to use `torch.compile`.
-        data_sha256: Of the file of the images; a checkpoint of another file is not gone on from.
+    """Train a network in place; it raises as `run_experiment`.
 
     Returns:
         ``train_loss``, the mean over the images of each epoch, the median ``seconds_per_epoch``, and
         ``machines``, see `refocal.experiments.images.checkpoints.Progress`.
-
-    Raises:
-        FloatingPointError: If the training loss is not finite any more.
-        OSError: If there is not enough disk for the checkpoint.
-        GroupError: Instead of these, in every process, if torch.distributed is initialised.
     """
     device, processes = data.train.device.type, place()[1]
     criterion = FocalLoss(experiment.gamma, label_smoothing=experiment.label_smoothing, reduction="sum")

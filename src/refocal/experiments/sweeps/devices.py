@@ -16,11 +16,8 @@ from refocal.experiments.sweeps.workers import Workers
 def device_of(name: str, workers: Workers, processes: int = 1) -> str:
     """Return the device for the runs of this process, after a look whether it is there.
 
-    Args:
-        name: "cpu", "cuda", "cuda:1", ..., or "auto": CUDA where there is one.
-        workers: Who does the runs. A Ray run takes a GPU only if it asks for one, and its workers have
-            devices of their own.
-        processes: How many do each run together; each takes a GPU of its own.
+    A Ray run takes a GPU only if it asks for one, and its workers have devices of their own. Processes that
+    do each run together take a GPU each.
 
     Raises:
         ValueError: If there is no such device, or a Ray run would have no GPU.

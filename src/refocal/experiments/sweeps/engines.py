@@ -19,7 +19,6 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from multiprocessing.connection import Connection
-from types import TracebackType
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -45,9 +44,7 @@ class Engine(Protocol):
 
     def __enter__(self) -> Engine: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
 
 
 def execute(run: RunFunction, config: dict[str, Any]) -> Outcome:
@@ -82,9 +79,7 @@ class InProcess:
     def __enter__(self) -> InProcess:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         pass
 
     def submit(self, run: RunFunction, config: dict[str, Any]) -> Future[Outcome]:
@@ -108,10 +103,8 @@ class Processes:
     def __enter__(self) -> Processes:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is not None:
+    def __exit__(self, *error: object) -> None:
+        if any(error):
             self._writer.close()
         for pool, _ in self._lanes:
             pool.shutdown(cancel_futures=True)
@@ -171,11 +164,9 @@ class RayCluster:
     def __enter__(self) -> RayCluster:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         try:
-            if error is not None:
+            if any(error):
                 # A copy: a thread of Ray takes out each future that is done, and cancelled ones soon are.
                 for future, reference in self._references.copy().items():
                     if not future.done():
@@ -218,11 +209,7 @@ def _execute_pickled(path: list[str], run: bytes, config: dict[str, Any]) -> Out
 
 
 def check_options(
-    engine: str,
-    run: RunFunction,
-    jobs: int | None,
-    address: str | None,
-    resources: Mapping[str, Any] | None,
+    engine: str, run: RunFunction, jobs: int | None, address: str | None, resources: Mapping[str, Any] | None
 ) -> None:
     """Raise ValueError for options of `sweep` that cannot work."""
     if engine not in ("local", "ray"):

@@ -17,9 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from refocal.experiments.sweeps.engines import RETRIES, Engine, RunFunction, check_options, start_engine
-from refocal.experiments.sweeps.store import Outcome, Run, Store, canonical, read_runs, run_key
-
-__all__ = ["Run", "SweepError", "read_runs", "run_key", "sweep"]
+from refocal.experiments.sweeps.store import Outcome, Run, Store, canonical, run_key
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -113,21 +112,10 @@ def canonical(value: Any, *, allow_nan: bool = True) -> str:
 
 
 def read_runs(out: str | os.PathLike[str]) -> list[Run]:
-    """Return every sound run of a folder, in the order of their keys.
-
-    Args:
-        out: The folder that `refocal.experiments.sweeps.sweep` wrote to.
+    """Return every sound run of a folder that `sweep` wrote to, in the order of their keys.
 
     Raises:
         FileNotFoundError: If the folder has no runs.
-
-    Example:
-        >>> import tempfile
-        >>> from refocal.experiments.sweeps import sweep
-        >>> with tempfile.TemporaryDirectory() as out:
-        ...     _ = sweep([{"x": 2}, {"x": 3}], lambda config: {"y": config["x"] ** 2}, out)
-        ...     sorted(run.result["y"] for run in read_runs(out))
-        [4, 9]
     """
     folder = Path(out) / "runs"
     if not folder.is_dir():
@@ -160,9 +148,7 @@ class Store:
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         os.close(self._lock)
 
     def path(self, key: str) -> Path:

@@ -18,9 +18,7 @@ import torch
 from torch import distributed as dist
 
 from refocal.experiments.sweeps import runs
-from refocal.experiments.sweeps.store import canonical
-
-__all__ = ["GroupError", "agreed", "from_first", "is_first", "place", "process_group", "sweep_together"]
+from refocal.experiments.sweeps.store import Run, canonical
 
 log = logging.getLogger(__name__)
 
@@ -123,16 +121,11 @@ def agreed() -> Iterator[None]:
 
 def sweep_together(
     configs: Sequence[dict[str, Any]], run: Callable[[dict[str, Any]], Any], out: str | os.PathLike[str]
-) -> list[runs.Run]:
+) -> list[Run]:
     """Do runs one after the other, each with all processes; the first one says which is next.
 
-    Args:
-        configs: Of the first process; the others do what it says.
-        run: Its errors have to be `GroupError`; any other ends this process with exit code 1.
-        out: The folder of the results, of the first process.
-
-    Returns:
-        The finished runs on the first process, none on the others.
+    Errors of ``run`` have to be `GroupError`; any other ends this process with exit code 1. The finished runs
+    are returned on the first process, none on the others.
 
     Raises:
         SweepError: At the end and on every process, if runs failed.

@@ -91,18 +91,15 @@ def carry_out(
     """Do the runs of a study that are not done yet, then report on what is finished, even if some failed.
 
     Args:
-        configs: Of the runs.
-        run: See `sweep`; with ``together``, see `refocal.experiments.sweeps.together.sweep_together`.
-        out: The folder of the results.
+        configs: Of the runs, as ``run`` and ``out`` for `sweep`.
+        run: See above.
+        out: See above.
         report: Writes the report and returns its files.
         workers: Who does the runs.
         tell: Called with each file of the report, before an error of a run is raised.
         threads: Of a run.
         on_gpu: Whether a run takes the GPU of this machine.
         together: Whether all processes of torchrun do each run; then the first one alone reports.
-
-    Returns:
-        The files of the report; none but in the first process.
 
     Raises:
         SweepError: After the report, if runs failed.

@@ -45,13 +45,8 @@ class Recipe:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("hidden", 1),
-            ("epochs", 0),
-            ("batch_size", 1),
-            ("momentum", 0),
-            ("weight_decay", 0),
-        ):
+        least_values = {"hidden": 1, "epochs": 0, "batch_size": 1, "momentum": 0, "weight_decay": 0}
+        for name, least in least_values.items():
             if not getattr(self, name) >= least:
                 raise ValueError(f"{name} must be >= {least}, got {getattr(self, name)}")
         if not self.lr > 0:

@@ -280,11 +280,8 @@ def _markdown(cell: Cell | None) -> str:
 
 
 def _number(cell: Cell) -> str:
-    return (
-        f"{cell.mean:.2f} ({cell.standard_error:.2f})"
-        if math.isfinite(cell.standard_error)
-        else f"{cell.mean:.2f}"
-    )
+    spread = f" ({cell.standard_error:.2f})" if math.isfinite(cell.standard_error) else ""
+    return f"{cell.mean:.2f}{spread}"
 
 
 def to_latex(table: Table, comment: str = "") -> str:
@@ -297,10 +294,9 @@ def to_latex(table: Table, comment: str = "") -> str:
         r"\midrule",
     ]
     for dataset, row in table.rows.items():
-        lines.append(
-            " & ".join([_latex_name(dataset), *(_latex(row.get(c)) for c in table.columns)]) + r" \\"
-        )
-        second = [_latex_published(row.get(c)) for c in table.columns]
+        cells = [row.get(c) for c in table.columns]
+        lines.append(" & ".join([_latex_name(dataset), *map(_latex, cells)]) + r" \\")
+        second = [f"{cell.published.mean:.2f}" if cell and cell.published else "" for cell in cells]
         if any(second):
             lines.append(" & ".join([r"\quad published", *second]) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
@@ -308,10 +304,6 @@ def to_latex(table: Table, comment: str = "") -> str:
 
 def _latex_name(column: str) -> str:
     return column.replace("-psi", r"-$\Psi$").replace("_", r"\_")
-
-
-def _latex_published(cell: Cell | None) -> str:
-    return "" if cell is None or cell.published is None else f"{cell.published.mean:.2f}"
 
 
 def _latex(cell: Cell | None) -> str:

@@ -20,10 +20,6 @@ from refocal.experiments.tabular.study import METHODS, METRICS, Experiment, gamm
 def run_config(config: Mapping[str, Any], data: str | None = None) -> dict[str, Any]:
     """Do one run of a sweep.
 
-    Args:
-        config: Of `refocal.experiments.tabular.study.configs_of`.
-        data: A folder of ``.npz`` files; ``$REFOCAL_DATA`` by default.
-
     Raises:
         ValueError: If the data are not those that the config was made for.
     """
