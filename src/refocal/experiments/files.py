@@ -95,7 +95,8 @@ def box_figure(panels: Sequence[BoxPanel], columns: int, *, xlabel: str = "", yl
     keys: dict[str, Any] = {}
     for ax, panel in zip(axes.flat, panels, strict=False):
         plot_boxes(panel.series, ax=ax, xlabel=xlabel, ylabel=ylabel, title=panel.title)
-        ax.get_legend().remove()
+        if legend := ax.get_legend():
+            legend.remove()
         names, groups = list(panel.series), list(next(iter(panel.series.values())))
         marks = [
             (groups.index(group) + (names.index(name) - (len(names) - 1) / 2) * 0.8 / len(names), value)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from refocal.experiments.data import source
-from refocal.experiments.sweeps import DEFAULT, Workers, carry_out, run_key
+from refocal.experiments.sweeps import Workers, carry_out, run_key
 
 MODELS = {"resnet8": 8, "resnet20": 20, "resnet44": 44, "resnet110": 110}
 """The networks of the paper and their depth: 6 n + 2 layers with weights."""
@@ -166,7 +166,7 @@ def run(
     device: str = "auto",
     threads: int = 1,
     compile: bool = False,
-    workers: Workers = DEFAULT,
+    workers: Workers | None = None,
     tell: Callable[[Path], None] | None = None,
 ) -> list[Path]:
     """Do the runs that are not done yet, report on every run of the folder, and return the report's files.
@@ -184,7 +184,7 @@ def run(
         device: "cpu", "cuda", "cuda:1", or "auto": CUDA where there is one.
         threads: Of PyTorch on the CPU, in a run.
         compile: Whether to use `torch.compile`.
-        workers: Who does the runs.
+        workers: Who does the runs; None: this process, or those of torchrun, one run after the other.
         tell: Called with each file of the report.
 
     Raises:

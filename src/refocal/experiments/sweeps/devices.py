@@ -13,7 +13,7 @@ import torch
 from refocal.experiments.sweeps.workers import Workers
 
 
-def device_of(name: str, workers: Workers, processes: int = 1) -> str:
+def device_of(name: str, workers: Workers | None, processes: int = 1) -> str:
     """Return the device for the runs of this process, after a look whether it is there.
 
     A Ray run takes a GPU only if it asks for one, and its workers have devices of their own. Processes that
@@ -22,7 +22,7 @@ def device_of(name: str, workers: Workers, processes: int = 1) -> str:
     Raises:
         ValueError: If there is no such device, or a Ray run would have no GPU.
     """
-    if workers.engine == "ray":
+    if workers is not None and workers.engine == "ray":
         if workers.gpus_per_run:
             return name
         if name.startswith("cuda"):

@@ -73,16 +73,13 @@ def _under_torchrun() -> bool:
     return "RANK" in os.environ
 
 
-DEFAULT = Workers()
-
-
 def carry_out(
     configs: Sequence[Mapping[str, Any]],
     run: Callable[[dict[str, Any]], Any],
     out: str | os.PathLike[str],
     report: Callable[[], list[Path]],
     *,
-    workers: Workers,
+    workers: Workers | None,
     tell: Callable[[Path], None] | None = None,
     threads: int = 1,
     on_gpu: bool = False,
@@ -95,7 +92,7 @@ def carry_out(
         run: See above.
         out: See above.
         report: Writes the report and returns its files.
-        workers: Who does the runs.
+        workers: Who does the runs; None: this process, one after the other.
         tell: Called with each file of the report, before an error of a run is raised.
         threads: Of a run.
         on_gpu: Whether a run takes the GPU of this machine.
@@ -120,7 +117,7 @@ def carry_out(
 
             sweep_together([dict(config) for config in configs], run, out)
         else:
-            sweep(configs, run, out, **workers.options(threads, on_gpu))
+            sweep(configs, run, out, **workers.options(threads, on_gpu) if workers else {})
     except SweepError as error:
         failed = error
     # torchrun ends all processes as soon as one fails: none may leave before the report is written and told.

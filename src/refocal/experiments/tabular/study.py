@@ -19,7 +19,7 @@ import numpy as np
 from refocal import Focal, objective_from_dict
 from refocal.experiments.data import REGISTRY, Dataset, find, load, names, source
 from refocal.experiments.files import sha256_of
-from refocal.experiments.sweeps import DEFAULT, Workers, carry_out, run_key
+from refocal.experiments.sweeps import Workers, carry_out, run_key
 from refocal.objectives import Objective
 
 MODELS = ("linear", "mlp")
@@ -276,7 +276,7 @@ def run(
     experiments: Sequence[Experiment],
     out: str | os.PathLike[str],
     *,
-    workers: Workers = DEFAULT,
+    workers: Workers | None = None,
     tell: Callable[[Path], None] | None = None,
 ) -> list[Path]:
     """Do the runs that are not done yet, report on those of these experiments, and return the files.
@@ -284,7 +284,7 @@ def run(
     Args:
         experiments: What to train; their ``data`` is one folder.
         out: The folder of the results.
-        workers: Who does the runs.
+        workers: Who does the runs; None: this process, or those of torchrun, one run after the other.
         tell: Called with each file of the report.
 
     Raises:
