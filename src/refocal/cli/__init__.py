@@ -79,7 +79,7 @@ def _on_standard_error() -> Iterator[None]:
 
 def _reader_is_gone() -> bool:
     """Return whether who read the output, such as `head`, has seen enough; then nothing is said of it."""
-    with contextlib.suppress(ValueError, OSError):  # an output that is no file
+    with contextlib.suppress(AttributeError, ValueError, OSError):  # no poll here, or no file
         out, poll = sys.stdout.fileno(), select.poll()
         poll.register(out, 0)
         if poll.poll(0):
