@@ -23,10 +23,12 @@ from measure import write_results
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from refocal.experiments import datasets
-from refocal.experiments.image_data import PAD, augment, prepare
-from refocal.experiments.images import image_configs, keep_freed_memory, train_network
-from refocal.experiments.resnet import MODELS, build_model
+from refocal.experiments import data as datasets
+from refocal.experiments.images import experiments_of
+from refocal.experiments.images.data import PAD, augment, prepare
+from refocal.experiments.images.resnet import MODELS, build_model
+from refocal.experiments.images.training import train
+from refocal.experiments.sweeps.devices import keep_freed_memory
 
 N, BATCH, GAMMA = 1280, 128, 2.0
 
@@ -103,7 +105,7 @@ def seconds_of(what: str, model: str) -> float:
     x, y = rng.integers(0, 256, (N + 10, 32, 32, 3), dtype=np.uint8), np.arange(N + 10) % 10
     data = prepare(datasets.Dataset("random", x, y, 10, x[:10], y[:10]), 10 / (N + 10), seed=0)
     plain = PlainImages(x[: len(data.train)], y, data.mean, data.std)
-    (config,) = image_configs("random", model, [GAMMA], ["standard"], 1, 1, batch_size=BATCH)
+    (experiment,) = experiments_of("random", model, [GAMMA], ["standard"], 1, 1, batch_size=BATCH)
     rows, shift, mirror = torch.arange(BATCH), torch.full((BATCH, 2), 3), torch.arange(BATCH) % 2 == 0
 
     def augmentation() -> None:
@@ -111,10 +113,10 @@ def seconds_of(what: str, model: str) -> float:
             augment(data, rows, shift, mirror)
 
     if what != "plain script":
-        keep_freed_memory()  # as run_image does
+        keep_freed_memory()  # as run_experiment does
     call: Callable[[], object] = {
         "plain script": lambda: plain_epochs(MODELS[model], plain, 1),
-        "refocal": lambda: train_network(build_model(model, 10), data, config),
+        "refocal": lambda: train(build_model(model, 10), data, experiment),
         "augmentation of refocal": augmentation,
     }[what]
     call()
@@ -139,7 +141,7 @@ def main() -> None:
         row = {
             "what": what,
             "model": options.model,
-            "ms a step": round(1e3 * seconds * BATCH / N, 2),
+            "ms per step": round(1e3 * seconds * BATCH / N, 2),
             "x faster than the plain script": round(best["plain script"] / seconds, 2),
             "part of refocal's step": round(seconds / best["refocal"], 4),
         }

@@ -2,7 +2,7 @@
 
     python benchmarks/bench_losses.py [--repeats 40]
 
-The peers are used if they are installed (pip install --no-deps kornia kornia_rs monai); torchvision is its
+`make bench` installs the peers; one that cannot be imported is left out and named. torchvision is its
 published formula, since its package brings other builds of PyTorch.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from measure import best_of_each, write_results
+from measure import best_of_each, installed, write_results
 from torch import Tensor
 
 from refocal.torch import focal_loss, sigmoid_focal_loss
@@ -34,23 +34,20 @@ def torchvision_formula(z: Tensor, y: Tensor) -> Tensor:
     return ((ALPHA * y + (1 - ALPHA) * (1 - y)) * (ce * (1 - p_t) ** GAMMA)).mean()
 
 
-def peers(kind: str) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
+def peers() -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
     """Return the losses of the libraries that are there."""
-    found: dict[str, Callable[[Tensor, Tensor], Tensor]] = {}
-    try:
-        kornia = importlib.import_module("kornia.losses")
-        if kind == "hard":
-            found["kornia"] = lambda z, y: kornia.focal_loss(z, y, alpha=None, gamma=GAMMA, reduction="mean")
-    except ImportError:
-        pass
-    try:
-        monai = importlib.import_module("monai.losses")
-        if kind == "hard":
-            softmax = monai.FocalLoss(gamma=GAMMA, use_softmax=True, to_onehot_y=True)
-            found["MONAI"] = lambda z, y: softmax(z, y.unsqueeze(1))
-    except ImportError:
-        pass
-    return found
+
+    def kornia() -> Callable[[Tensor, Tensor], Tensor]:
+        losses = importlib.import_module("kornia.losses")
+        return lambda z, y: losses.focal_loss(z, y, alpha=None, gamma=GAMMA, reduction="mean")
+
+    def monai() -> Callable[[Tensor, Tensor], Tensor]:
+        softmax = importlib.import_module("monai.losses").FocalLoss(
+            gamma=GAMMA, use_softmax=True, to_onehot_y=True
+        )
+        return lambda z, y: softmax(z, y.unsqueeze(1))
+
+    return installed({"kornia": kornia, "MONAI": monai})
 
 
 def step(loss: Callable[[Tensor, Tensor], Tensor], z: Tensor, y: Tensor) -> Callable[[], None]:
@@ -77,7 +74,7 @@ def saved_bytes(loss: Callable[[Tensor, Tensor], Tensor], z: Tensor, y: Tensor) 
 
 def softmax_losses(kind: str) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
     ours = {"cross_entropy": F.cross_entropy, "refocal": lambda z, y: focal_loss(z, y, GAMMA)}
-    return ours | (peers("hard") if kind == "integers" else {})
+    return ours | (peers() if kind == "integers" else {})
 
 
 def binary_losses() -> dict[str, Callable[[Tensor, Tensor], Tensor]]:

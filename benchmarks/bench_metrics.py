@@ -3,7 +3,7 @@
 python benchmarks/bench_metrics.py            # 1,000,000 x 10 and 50,000 x 1000, float32
 python benchmarks/bench_metrics.py --quick    # a hundredth of the rows, to see that it runs
 
-Needs `pip install -e '.[bench]'`; a library that cannot be imported is left out and named.
+`make bench` installs the peers; one that cannot be imported is left out and named.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from measure import best_of_each, write_results
+from measure import best_of_each, installed, write_results
 
 import refocal
 
@@ -35,7 +35,6 @@ def made(shape: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
 def peers(probs: torch.Tensor, labels: torch.Tensor) -> dict[str, Callable[[], Any]]:
     """Return a call of each library that can be imported."""
     p, y, k = probs.numpy(), labels.numpy(), probs.shape[1]
-    calls: dict[str, Callable[[], Any]] = {}
 
     def torchmetrics() -> Callable[[], Any]:
         from torchmetrics.functional.classification import multiclass_calibration_error
@@ -64,13 +63,8 @@ def peers(probs: torch.Tensor, labels: torch.Tensor) -> dict[str, Callable[[], A
 
         return lambda: calibration.get_ece(p, y, num_bins=N_BINS)
 
-    for make in (torchmetrics, netcal, sklearn, probmetrics, uncertainty_calibration):
-        name = make.__name__.replace("_", "-")
-        try:
-            calls[name] = make()
-        except ImportError as error:
-            print(f"left out: {name} ({error})")
-    return calls
+    makers = (torchmetrics, netcal, sklearn, probmetrics, uncertainty_calibration)
+    return installed({make.__name__.replace("_", "-"): make for make in makers})
 
 
 def main() -> None:

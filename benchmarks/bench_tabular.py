@@ -1,4 +1,4 @@
-"""The batched trainer of the tabular study against a plain loop over PyTorch modules, a model.
+"""The batched trainer of the tabular study against a plain loop over PyTorch modules.
 
     REFOCAL_DATA=folder python benchmarks/bench_tabular.py [--epochs 50] [--plain-runs 4]
 
@@ -19,8 +19,9 @@ from measure import write_results
 from torch import nn
 
 from refocal import Focal
-from refocal.experiments.batched import Models, Recipe, train
-from refocal.experiments.tabular import Experiment
+from refocal.experiments.tabular import Experiment, Recipe
+from refocal.experiments.tabular.batched import Models, train
+from refocal.experiments.tabular.training import split
 
 DATASETS = ("vehicle", "banknote", "pendigits")
 GAMMAS = (0.0, 1.0, 2.0, 3.0)
@@ -56,9 +57,9 @@ def main() -> None:
     for dataset in DATASETS:
         for model in ("linear", "mlp"):
             experiment, data = Experiment(dataset, model).load()
-            recipe = Recipe(epochs=args.epochs, weight_decay=0.0)
+            recipe = Recipe(epochs=args.epochs)
             x, y = torch.from_numpy(data.X), torch.from_numpy(data.y)
-            trials, tests = zip(*(experiment._split(x, t, None) for t in range(10)), strict=True)
+            trials, tests = zip(*(split(experiment, x, t, None) for t in range(10)), strict=True)
             seconds = []
             for _ in range(3):  # the first one loads the kernels
                 start = time.perf_counter()
@@ -80,8 +81,8 @@ def main() -> None:
             row = {
                 "dataset": dataset,
                 "model": model,
-                "plain s a model": round(min(single), 3),
-                "batched s a model": round(batched, 4),
+                "plain s per model": round(min(single), 3),
+                "batched s per model": round(batched, 4),
                 "ratio": round(min(single) / batched, 1),
                 "plain error %": round(100 * float(np.mean(their_errors)), 2),
                 "batched error %": round(100 * float(np.mean(errors)), 2),

@@ -3,7 +3,7 @@
 python benchmarks/bench_temperature.py            # 50,000 x 100, float32
 python benchmarks/bench_temperature.py --quick    # a hundredth of the rows, to see that it runs
 
-Needs `pip install -e '.[bench]'`; a library that cannot be imported is left out and named.
+`make bench` installs the peers; one that cannot be imported is left out and named.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import scipy.special
 import torch
-from measure import best_of_each, write_results
+from measure import best_of_each, installed, write_results
 
 import refocal
 
@@ -84,13 +84,7 @@ def peers(z: np.ndarray, y: np.ndarray) -> dict[str, Fit]:
 
         return fit
 
-    calls: dict[str, Fit] = {}
-    for make in (guo, sklearn, probmetrics, netcal):
-        try:
-            calls[make.__name__] = make()
-        except ImportError as error:
-            print(f"left out: {make.__name__} ({error})")
-    return calls
+    return installed({make.__name__: make for make in (guo, sklearn, probmetrics, netcal)})
 
 
 def nll(z: np.ndarray, y: np.ndarray, temperature: float) -> float:

@@ -1,19 +1,28 @@
-"""What the benchmarks share: the best of several interleaved runs, and results beside their machine."""
+"""What the benchmarks share: the best of interleaved runs, the peers that are installed, result files."""
 
 from __future__ import annotations
 
-import json
 import os
-import platform
+import re
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from refocal.experiments.engines import versions
+from refocal.experiments.files import json_bytes, write_outputs
+from refocal.experiments.sweeps import machine, versions
 
-FOLDER = Path(__file__).parent / "results"
+T = TypeVar("T")
+
+# Not the tracked numbers: those change only if somebody asks for it, with BENCH_RESULTS=benchmarks/results.
+FOLDER = Path(os.environ.get("BENCH_RESULTS") or Path(__file__).parents[1] / "out" / "benchmarks")
+
+PACKAGES = ("numpy", "scipy", "torch", "numba", "array-api-compat", "refocal")
+
+absent: dict[str, str] = {}
+"""The peers that could not be imported, and why."""
 
 
 def best_of_each(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
@@ -27,36 +36,31 @@ def best_of_each(calls: dict[str, Callable[[], object]], repeats: int) -> dict[s
     return best
 
 
-def machine() -> dict[str, Any]:
-    """Return what the numbers depend on."""
-    packages = {}
-    for name in ("numpy", "scipy", "torch", "array-api-compat", "refocal"):
+def installed(peers: Mapping[str, Callable[[], T]]) -> dict[str, T]:
+    """Return what the makers of the peers give; an absent one is named, here and in the file."""
+    found: dict[str, T] = {}
+    for name, make in peers.items():
         try:
-            packages[name] = version(name)
-        except PackageNotFoundError:
-            packages[name] = None
-    return {
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "packages": packages,
-        "commit": versions().get("commit"),
-    }
+            found[name] = make()
+        except ImportError as error:
+            if name not in absent:
+                absent[name] = str(error)
+                print(f"absent: {name} ({error}); `make bench` installs the peers", file=sys.stderr)
+    return found
 
 
 def write_results(name: str, rows: list[dict[str, Any]]) -> None:
-    """Write rows and machine to results/NAME.json, atomically."""
-    FOLDER.mkdir(exist_ok=True)
-    path = FOLDER / f"{name}.json"
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")
-    temporary.replace(path)
-    print(f"written: {path.name}")
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
+    """Write rows, machine, versions and absent peers to NAME-MACHINE.json: a file for each kind."""
+    packages: dict[str, str | None] = {}
+    for package in PACKAGES:
+        try:
+            packages[package] = version(package)
+        except PackageNotFoundError:
+            packages[package] = None
+    source = {"python": versions()["python"], "commit": versions().get("commit"), "packages": packages}
+    content = {"machine": dict(machine()) | source, "absent": absent, "rows": rows}
+    kind = re.sub(r"\W+", "-", f"{machine()['processor']} {machine()['cores']} cores".lower()).strip("-")
+    path = FOLDER / f"{name}-{kind}.json"
+    what = "replaced" if path.exists() else "written"
+    write_outputs(FOLDER, {path.name: json_bytes(content)})
+    print(f"{what}: {path}")

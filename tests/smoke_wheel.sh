@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Install a wheel with its base dependencies into an empty environment, away from the source, and use it.
-# Usage: tests/smoke_wheel.sh dist/refocal-*.whl
+# Then look whether the source distribution has all that the README links to.
+# Usage: tests/smoke_wheel.sh dist/refocal-*.whl dist/refocal-*.tar.gz
 set -euo pipefail
 fail() { echo "smoke test: $*" >&2; exit 1; }
 
 wheel=$(realpath "$1")
+sdist=$(realpath "$2")
 tests=$(dirname "$(realpath "$0")")
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -27,7 +29,8 @@ import refocal
 installed = {str(file) for file in files("refocal")}
 top = {name.split("/")[0] for name in installed} - {".."}  # ".." leads to bin/refocal
 assert top == {"refocal", f"refocal-{refocal.__version__}.dist-info"}, top
-assert {"refocal/py.typed", "refocal/experiments/published.csv"} <= installed
+data = {"published.csv", "data/registry.csv"}
+assert {"refocal/py.typed", *(f"refocal/experiments/{name}" for name in data)} <= installed
 
 posterior = refocal.psi(np.array([[0.5, 0.3, 0.2]]), 2.0)
 assert posterior.shape == (1, 3), posterior
@@ -44,5 +47,20 @@ message=$(refocal demo 2>&1) || status=$?
 [ "$status" = 2 ] || fail "refocal demo without matplotlib: exit code $status, expected 2: $message"
 [ "$(wc -l <<<"$message")" = 1 ] || fail "refocal demo without matplotlib: more than one line: $message"
 [[ "$message" == *"pip install matplotlib"* ]] || fail "refocal demo without matplotlib: $message"
+
+python - "$sdist" <<'PY'
+import re
+import sys
+import tarfile
+
+with tarfile.open(sys.argv[1]) as archive:
+    names = {name.partition("/")[2] for name in archive.getnames()}
+    (readme,) = (name for name in archive.getnames() if name.count("/") == 1 and name.endswith("/README.md"))
+    text = archive.extractfile(readme).read().decode()
+links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
+missing = [link for link in links if not any(f"{name}/".startswith(f"{link}/") for name in names)]
+assert links
+assert not missing, f"the source distribution lacks {missing}"
+PY
 
 echo "smoke test: $(basename "$wheel") works with its base dependencies alone"

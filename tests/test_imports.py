@@ -127,7 +127,7 @@ def test_relative_imports_in_a_subpackage():
     assert wrong_imports("from .. import sklearn", "torch", "refocal.torch") == ["sklearn"]
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "experiments").glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted((PACKAGE / "experiments").rglob("*.py")), ids=lambda path: path.name)
 def test_experiments_use_public_names_of_the_library(path):
     modules = (
         node.module for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)

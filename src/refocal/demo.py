@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from refocal.experiments._outputs import write_outputs
+from refocal.experiments.files import write_outputs
 from refocal.experiments.synthetic import Settings, SyntheticResult, compute_synthetic, draw_synthetic
 from refocal.plots import figure_bytes, max_eta_curves, new_figure, phi_curves, plot_max_eta, plot_phi
 

@@ -1,8 +1,12 @@
 """A tiny image data set, and a training on it that takes a moment."""
 
-import numpy as np
+import dataclasses
 
-from refocal.experiments.images import image_configs
+import numpy as np
+import pytest
+
+from refocal.experiments.images import experiments_of, study
+from refocal.experiments.sweeps import Workers, read_runs
 
 SIZE = 8
 
@@ -21,7 +25,21 @@ def save_tiny(path):
     return path
 
 
-def config_of(path, **changes):
+def experiment_of(path, **changes):
     """One small training: 44 images in batches of 13, so that the last is smaller; learning rate in steps."""
-    config = image_configs(str(path), "resnet8", [2], ["standard"], 1, 4, batch_size=13, validation=0.15)[0]
-    return config | {"milestones": [2, 3]} | changes
+    (one,) = experiments_of(str(path), "resnet8", [2], ["standard"], 1, 4, batch_size=13, validation=0.15)
+    return dataclasses.replace(one, **{"milestones": (2, 3)} | changes)
+
+
+def config_of(path, **changes):
+    """The config of one small training."""
+    return experiment_of(path, **changes).config()
+
+
+def swept(experiments, out, **options):
+    """Do the runs of experiments in this process, without a report, and return them in order."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(study, "report", lambda out: [])  # its figures take seconds
+        study.run(experiments, out, **{"workers": Workers(jobs=1)} | options)
+    runs = {run.key: run for run in read_runs(out)}
+    return [runs[experiment.key] for experiment in experiments]

@@ -7,7 +7,7 @@ import json
 
 from sklearn.datasets import _openml
 
-from refocal.experiments.registry import REGISTRY, Source
+from refocal.experiments.data.registry import REGISTRY, Source
 
 MIXED = """@RELATION mixed
 @ATTRIBUTE id INTEGER

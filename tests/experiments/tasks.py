@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from refocal.experiments.runs import run_key, sweep
+from refocal.experiments.sweeps import run_key, sweep
 
 PROGRAM = [sys.executable, __file__]
 

@@ -71,14 +71,14 @@ def test_the_papers_claims(result):
         raw, scaled, corrected = (result.of(gamma, method) for method in ("raw", "ts_nll", "psi"))
         assert raw.kld > 3 * scaled.kld > 9 * corrected.kld
         assert raw.ece > scaled.ece > corrected.ece
-        assert raw.err == scaled.err == corrected.err
+        assert raw.error == scaled.error == corrected.error
         assert corrected.ece < 0.01
         assert corrected.kld < 0.002
         assert scaled.temperature < 1  # the scores are not sure enough
     assert result.of(5.0, "raw").kld > result.of(1.0, "raw").kld > 0.02
     assert result.of(0.0, "raw").kld < 0.002
     for e in result.estimates:
-        assert abs(e.err - result.bayes_err) < 0.003
+        assert abs(e.error - result.bayes_error) < 0.003
 
 
 @pytest.mark.slow
@@ -90,7 +90,7 @@ def test_kld_and_err_by_quadrature(result):
         kld = weight @ stats.entropy(result.posterior, e.probs, axis=1)
         assert e.kld == pytest.approx(kld, rel=0.05, abs=2e-5)
         top = np.take_along_axis(result.posterior, e.probs.argmax(axis=1)[:, None], axis=1)[:, 0]
-        assert abs(e.err - weight @ (1 - top)) < 0.005
+        assert abs(e.error - weight @ (1 - top)) < 0.005
 
 
 @pytest.mark.slow
@@ -127,7 +127,7 @@ def test_seed_is_all_that_is_random(tiny):
         torch.set_rng_state(state)
     for e, f in zip(tiny.estimates, again.estimates, strict=True):
         np.testing.assert_array_equal(e.probs, f.probs)
-        assert (e.err, e.kld, e.ece, e.temperature) == (f.err, f.kld, f.ece, f.temperature)
+        assert (e.error, e.kld, e.ece, e.temperature) == (f.error, f.kld, f.ece, f.temperature)
     other = compute_synthetic(Settings(**{**vars(TINY), "seed": 1}))
     assert other.of(5.0, "raw").kld != tiny.of(5.0, "raw").kld
 
@@ -140,7 +140,7 @@ def test_table(tiny):
         *([loss, scores] for loss in ("FL-1", "FL-5") for scores in ("raw", "TS_NLL", "psi")),
     ]
     e = tiny.of(5.0, "ts_nll")
-    assert lines[6].split()[2:] == [f"{e.err:.4f}", f"{e.kld:.5f}", f"{e.ece:.4f}", f"{e.temperature:.3f}"]
+    assert lines[6].split()[2:] == [f"{e.error:.4f}", f"{e.kld:.5f}", f"{e.ece:.4f}", f"{e.temperature:.3f}"]
 
 
 def test_panels_a_to_i(tiny):
@@ -153,7 +153,7 @@ def test_panels_a_to_i(tiny):
     for letter, key in order.items():
         e, ax = tiny.of(*key), letters[f"({letter})"]
         assert ax.get_title().startswith(e.loss)
-        assert ax.get_title().endswith(f"ERR {e.err:.3f}   KLD {e.kld:.4f}   ECE {e.ece:.3f}")
+        assert ax.get_title().endswith(f"ERR {e.error:.3f}   KLD {e.kld:.4f}   ECE {e.ece:.3f}")
         np.testing.assert_array_equal([line.get_ydata() for line in ax.lines[1:6:2]], e.probs.T)
     assert r"TS$_\mathrm{NLL}$" in letters["(g)"].get_title()
     assert r"$\Psi^\gamma$" in letters["(i)"].get_title()
@@ -183,10 +183,10 @@ def test_files(tmp_path, monkeypatch):
     assert numbers["settings"] == {**vars(TINY), "seed": 3}
     assert {"python", "torch", "numpy"} <= set(numbers["versions"])
     result = compute_synthetic(Settings(**{**vars(TINY), "seed": 3}))
-    assert numbers["bayes_err"] == result.bayes_err
+    assert numbers["bayes_error"] == result.bayes_error
     for row, e in zip(numbers["estimates"], result.estimates, strict=True):
-        assert (row["err"], row["kld"], row["ece"], row["temperature"]) == (
-            e.err,
+        assert (row["error"], row["kld"], row["ece"], row["temperature"]) == (
+            e.error,
             e.kld,
             e.ece,
             e.temperature,
@@ -208,6 +208,6 @@ def test_a_folder_that_cannot_be_made_costs_no_training(tmp_path, monkeypatch):
 
 def test_missing_torch(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    text = r"^the study trains networks with PyTorch: pip install 'refocal\[experiments\]'$"
+    text = r"^the study trains networks with PyTorch: pip install 'refocal\[torch\]'$"
     with pytest.raises(ImportError, match=text):
         compute_synthetic(TINY)

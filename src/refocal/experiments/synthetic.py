@@ -7,11 +7,10 @@ psi. The paper does not say which distribution it took; here it is a mixture of 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -19,27 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from refocal import error_rate, kl_divergence, psi
-from refocal.calibration import TemperatureScaling
-from refocal.experiments._outputs import csv_bytes, figure_files, json_bytes, write_outputs
-from refocal.experiments.engines import versions
+from refocal import CalibrationStats, Focal, TemperatureScaling, error_rate, kl_divergence
+from refocal.experiments.files import csv_bytes, figure_files, json_bytes, write_outputs
 from refocal.experiments.mixture import PRIORS, Integers, mixture_joint, mixture_posterior, sample_mixture
-from refocal.metrics import CalibrationStats
+from refocal.experiments.sweeps import machine, versions
 from refocal.plots import CLASS_COLORS, NORMAL, SMALL, Floats, axes_or_new, label_axes, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from torch import nn
-
-__all__ = [
-    "Estimate",
-    "Settings",
-    "SyntheticResult",
-    "compute_synthetic",
-    "draw_synthetic",
-    "plot_posteriors",
-    "run_synthetic",
-]
 
 GAMMAS = (0.0, 1.0, 5.0)
 METHODS = {"raw": "raw", "ts_nll": "TS_NLL", "psi": "psi"}
@@ -61,7 +48,7 @@ class Settings:
         n_test: Rows for ERR, KLD and ECE.
         hidden: Width of the two hidden layers.
         epochs: Passes over the training rows.
-        batch_size: Rows a step.
+        batch_size: Rows in a step.
         learning_rate: Of Adam at the start; it falls to 0 along half a cosine.
         seed: Of the samples, the initial weights and the order of the rows.
     """
@@ -89,7 +76,7 @@ class Estimate:
         gamma: Of the loss; 0 is cross entropy.
         method: "raw" (softmax scores), "ts_nll" (temperature scaling by NLL) or "psi".
         probs: On the grid, shape (n, 3).
-        err: Share of the test rows whose largest class is not the label.
+        error: Share of the test rows whose largest class is not the label.
         kld: KL(posterior || estimate), in nats, averaged over the test rows.
         ece: Expected calibration error on the test rows, 10 bins.
         temperature: What the logits were divided by; None if they were not.
@@ -98,7 +85,7 @@ class Estimate:
     gamma: float
     method: str
     probs: Floats
-    err: float
+    error: float
     kld: float
     ece: float
     temperature: float | None = None
@@ -119,7 +106,7 @@ class SyntheticResult:
         joint: p(x, y) on it, shape (n, 3).
         posterior: p(y | x) on it, shape (n, 3).
         estimates: CE raw, then raw, TS_NLL and psi of FL-1 and FL-5.
-        bayes_err: ERR of the true posterior on the same test rows: no classifier is better but by luck.
+        bayes_error: Of the true posterior on the same test rows: no classifier is better but by luck.
         seconds: What sampling, training and measuring took on the clock.
         cpu_seconds: What it took on the processor: the same on a machine that does nothing else.
     """
@@ -129,7 +116,7 @@ class SyntheticResult:
     joint: Floats
     posterior: Floats
     estimates: tuple[Estimate, ...]
-    bayes_err: float
+    bayes_error: float
     seconds: float
     cpu_seconds: float
 
@@ -142,7 +129,7 @@ class SyntheticResult:
         lines = [f"{'loss':<6}{'scores':<8}{'ERR':>8}{'KLD':>9}{'ECE':>8}{'T':>8}"]
         for e in self.estimates:
             t = "" if e.temperature is None else f"{e.temperature:.3f}"
-            lines.append(f"{e.loss:<6}{METHODS[e.method]:<8}{e.err:>8.4f}{e.kld:>9.5f}{e.ece:>8.4f}{t:>8}")
+            lines.append(f"{e.loss:<6}{METHODS[e.method]:<8}{e.error:>8.4f}{e.kld:>9.5f}{e.ece:>8.4f}{t:>8}")
         return "\n".join(line.rstrip() for line in lines)
 
 
@@ -169,17 +156,19 @@ def compute_synthetic(settings: Settings | None = None) -> SyntheticResult:
         scaling = TemperatureScaling("nll").fit(_logits(net, validation[0]), validation[1]) if gamma else None
         for method in METHODS if gamma else ("raw",):
             t = scaling.temperature_ if scaling and method == "ts_nll" else None
-            probs = {name: _probs(z, method, gamma, t) for name, z in logits.items()}
-            stats = CalibrationStats(N_BINS).update(probs["test"], test[1])
-            err, kld = error_rate(probs["test"], test[1]), kl_divergence(truth, probs["test"])
-            estimates.append(Estimate(gamma, method, probs["grid"], err, kld, stats.ece(), t))
+            link = Focal(gamma if method == "psi" else 0.0)
+            log_probs = {name: link.log_posterior(z / (t or 1.0)) for name, z in logits.items()}
+            grid, probs = (np.exp(log_probs[name]) for name in ("grid", "test"))
+            stats = CalibrationStats(N_BINS).update(probs, test[1])
+            kld = kl_divergence(truth, log_probs["test"], from_logits=True)
+            estimates.append(Estimate(gamma, method, grid, error_rate(probs, test[1]), kld, stats.ece(), t))
     return SyntheticResult(
         settings=settings,
         x=GRID,
         joint=mixture_joint(GRID),
         posterior=mixture_posterior(GRID),
         estimates=tuple(estimates),
-        bayes_err=error_rate(truth, test[1]),
+        bayes_error=error_rate(truth, test[1]),
         seconds=time.perf_counter() - start,
         cpu_seconds=time.process_time() - cpu_start,
     )
@@ -188,18 +177,9 @@ def compute_synthetic(settings: Settings | None = None) -> SyntheticResult:
 def run_synthetic(out: str | os.PathLike[str], quick: bool = False, seed: int = 0) -> list[Path]:
     """Compute the study and write its figure of nine panels and its numbers.
 
-    Args:
-        out: The folder for the files; made if it is missing.
-        quick: Whether to take `Settings.quick`.
-        seed: Of all that is random.
-
     Returns:
         The files: synthetic.png and .pdf (the figure), synthetic.csv (what it shows, point by point),
-        synthetic.json (ERR, KLD and ECE, settings, versions, seconds).
-
-    Raises:
-        ImportError: If PyTorch or matplotlib is missing.
-        OSError: If a file cannot be written.
+        synthetic.json (error, KLD and ECE, settings, versions, machine, seconds).
     """
     figure = new_figure(13, 10)  # first of all, since it needs the optional matplotlib
     write_outputs(out, {})  # a folder that cannot be made must not cost a training
@@ -216,15 +196,7 @@ def run_synthetic(out: str | os.PathLike[str], quick: bool = False, seed: int = 
 
 
 def draw_synthetic(axes: Sequence[Sequence[Axes]], result: SyntheticResult) -> None:
-    """Draw the panels (a) to (i) of the paper's figure.
-
-    The first column has the densities, the posterior and CE; the others FL-1 and FL-5, each raw, after
-    temperature scaling and after psi.
-
-    Args:
-        axes: Three rows of three.
-        result: The numbers.
-    """
+    """Draw the nine panels of the paper's figure on three rows of three axes."""
     x = result.x
     (a, *raws), (b, *scaled), (c, *psis) = axes
     a.plot(x, result.joint.sum(axis=1), color="0.3", linestyle=":", linewidth=2, label="$p(x)$")
@@ -240,7 +212,7 @@ def draw_synthetic(axes: Sequence[Sequence[Axes]], result: SyntheticResult) -> N
         panels |= {(gamma, method): ax for gamma, ax in zip(GAMMAS[1:], row, strict=True)}
     for key, ax in panels.items():
         e = result.of(*key)
-        numbers = f"ERR {e.err:.3f}   KLD {e.kld:.4f}   ECE {e.ece:.3f}"
+        numbers = f"ERR {e.error:.3f}   KLD {e.kld:.4f}   ECE {e.ece:.3f}"
         plot_posteriors(x, result.posterior, e.probs, ax=ax, title=f"{e.loss}{names[e.method]}\n{numbers}")
     for letter, ax in zip("abcdefghi", (a, b, c, *raws, *scaled, *psis), strict=True):
         name = f"({letter})" + "\n" * ax.get_title().count("\n")  # in line with the first line of the title
@@ -250,7 +222,7 @@ def draw_synthetic(axes: Sequence[Sequence[Axes]], result: SyntheticResult) -> N
 def plot_posteriors(
     x: Floats, truth: Floats, estimate: Floats | None = None, *, ax: Axes | None = None, title: str = ""
 ) -> Axes:
-    """Draw an estimate of the class posterior of 1-D data, solid, and the truth, dashed.
+    """Draw an estimate of the class posterior of 1-D data, solid, and the truth, dashed; return the axes.
 
     Args:
         x: Points, shape (n,).
@@ -258,14 +230,6 @@ def plot_posteriors(
         estimate: Scores or probabilities of truth's shape, or None to draw the truth alone.
         ax: Where to draw; None for a new figure.
         title: Of the axes.
-
-    Returns:
-        The axes.
-
-    Example:
-        >>> x, eta = np.array([0.0, 1.0]), np.array([[0.9, 0.1], [0.2, 0.8]])
-        >>> plot_posteriors(x, eta, eta, title="two classes").get_title()
-        'two classes'
     """
     ax = axes_or_new(ax)
     for k, color in zip(range(truth.shape[1]), cycle(CLASS_COLORS), strict=False):
@@ -288,17 +252,17 @@ def _train(x: Floats, y: Integers, gamma: float, settings: Settings) -> nn.Modul
     try:
         import torch
     except ModuleNotFoundError as error:
-        raise ImportError(
-            "the study trains networks with PyTorch: pip install 'refocal[experiments]'"
-        ) from error
+        raise ImportError("the study trains networks with PyTorch: pip install 'refocal[torch]'") from error
     from torch import nn
 
+    from refocal.experiments.sweeps.devices import torch_threads
     from refocal.torch import FocalLoss
 
     rows, labels = torch.tensor(x, dtype=torch.float32)[:, None], torch.tensor(y)
     width, batches = settings.hidden, settings.n_train // settings.batch_size
     criterion = FocalLoss(gamma)
-    with torch.random.fork_rng(devices=[]), _one_thread():
+    # On two threads such small steps take longer, and numbers could depend on it.
+    with torch.random.fork_rng(devices=[]), torch_threads(1):
         torch.manual_seed(settings.seed)
         net = nn.Sequential(
             nn.Linear(1, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, len(PRIORS))
@@ -315,33 +279,15 @@ def _train(x: Floats, y: Integers, gamma: float, settings: Settings) -> nn.Modul
     return net
 
 
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let PyTorch use one thread: on two, such small steps take longer, and numbers could depend on it."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def _logits(net: nn.Module, x: Floats) -> Floats:
     """Return the network's logits in float64, shape (n, 3)."""
     import torch
 
-    with torch.inference_mode(), _one_thread():
+    from refocal.experiments.sweeps.devices import torch_threads
+
+    with torch.inference_mode(), torch_threads(1):
         logits: Floats = net(torch.tensor(x, dtype=torch.float32)[:, None]).double().numpy()
     return logits
-
-
-def _probs(logits: Floats, method: str, gamma: float, temperature: float | None) -> Floats:
-    z = logits / (temperature or 1.0)
-    z = np.exp(z - z.max(axis=1, keepdims=True))
-    scores: Floats = z / z.sum(axis=1, keepdims=True)
-    return psi(scores, gamma) if method == "psi" else scores
 
 
 def _points(result: SyntheticResult) -> tuple[list[str], list[list[float]]]:
@@ -353,12 +299,13 @@ def _points(result: SyntheticResult) -> tuple[list[str], list[list[float]]]:
 
 
 def _summary(result: SyntheticResult) -> dict[str, Any]:
-    fields = ("loss", "gamma", "method", "err", "kld", "ece", "temperature")
+    fields = ("loss", "gamma", "method", "error", "kld", "ece", "temperature")
     return {
         "estimates": [{name: getattr(e, name) for name in fields} for e in result.estimates],
-        "bayes_err": result.bayes_err,
+        "bayes_error": result.bayes_error,
         "settings": dataclasses.asdict(result.settings),
         "versions": dict(versions()),
+        "machine": dict(machine()),
         "seconds": round(result.seconds, 1),
         "cpu_seconds": round(result.cpu_seconds, 1),
     }

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from refocal import psi, tau_oc, tau_uc
-from refocal.experiments._outputs import csv_bytes, figure_files, json_bytes, write_outputs
-from refocal.experiments.engines import versions
+from refocal.experiments.files import csv_bytes, figure_files, json_bytes, write_outputs
+from refocal.experiments.sweeps import machine, versions
 from refocal.plots import (
     MaxEtaCurves,
     PhiCurves,
@@ -29,8 +29,6 @@ from refocal.plots import (
     simplex_map,
     tau_curves,
 )
-
-__all__ = ["OverconfidentRow", "known_limit", "near_uniform_limit", "overconfident_row", "run_theory"]
 
 GAMMAS = (0.5, 1.0, 3.0, 5.0)
 HIGHLIGHT = 3.0
@@ -116,15 +114,8 @@ def overconfident_row(gamma: float, n_classes: int) -> OverconfidentRow:
 def run_theory(out: str | os.PathLike[str]) -> list[Path]:
     """Draw the paper's figures of phi and of max eta, those of the thresholds, and write their numbers.
 
-    Args:
-        out: The folder for the files; made if it is missing.
-
     Returns:
         The files: of each figure a PNG, a PDF and a CSV, and theory.json.
-
-    Raises:
-        ImportError: If matplotlib is missing.
-        OSError: If a file cannot be written.
     """
     phis = phi_curves(GAMMAS, HIGHLIGHT)
     etas = [max_eta_curves(k, GAMMAS) for k in CLASSES]
@@ -156,7 +147,9 @@ def run_theory(out: str | os.PathLike[str]) -> list[Path]:
     for name, (header, rows) in tables.items():
         contents |= figure_files(name, figures[name])
         contents[f"{name}.csv"] = csv_bytes(header, rows)
-    contents["theory.json"] = json_bytes({**_summary(), "versions": dict(versions())})
+    contents["theory.json"] = json_bytes(
+        {**_summary(), "versions": dict(versions()), "machine": dict(machine())}
+    )
     return write_outputs(out, contents)
 
 

@@ -1,0 +1,138 @@
+"""``refocal reproduce theory | synthetic | tabular | images``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from refocal.experiments.sweeps import Workers
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "reproduce",
+        help="make the paper's figures and tables again",
+        description=(
+            "The experiments of the paper. Runs are kept in --out as they finish; a study that was\n"
+            "stopped goes on where it was. Needs pip install 'refocal[experiments]'."
+        ),
+        epilog=(
+            "example:\n  refocal reproduce theory --out figures\n"
+            "  refocal reproduce tabular --dataset vehicle banknote --trials 3"
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    studies = parser.add_subparsers(title="studies", metavar="STUDY", required=True)
+    theory = studies.add_parser("theory", help="the figures of phi, of max eta, and of the thresholds")
+    theory.set_defaults(run=_theory)
+    synthetic = studies.add_parser("synthetic", help="networks on three classes with a known posterior")
+    synthetic.add_argument("--quick", action="store_true", help="fewer samples and steps")
+    synthetic.add_argument("--seed", type=int, default=0)
+    synthetic.set_defaults(run=_synthetic)
+    tabular = studies.add_parser("tabular", help="30 data sets, linear models and small networks")
+    _add_tabular_options(tabular)
+    tabular.set_defaults(run=_tabular)
+    images = studies.add_parser("images", help="ResNets on CIFAR-10, CIFAR-100 and SVHN")
+    _add_images_options(images)
+    images.set_defaults(run=_images)
+    for study in (theory, synthetic, tabular, images):
+        name = study.prog.split()[-1]
+        default = f"out/{name}"
+        study.add_argument("--out", metavar="DIR", default=default, help=f"folder (default: {default})")
+
+
+def _add_tabular_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--dataset", nargs="+", metavar="NAME", help="names or .npz files (default: all that are here)")
+    add("--model", nargs="+", default=["linear", "mlp"], metavar="MODEL", help="linear, mlp (default: both)")
+    add("--gamma", nargs="+", type=float, default=[0.0, 1.0, 2.0, 3.0], help="(default: 0 1 2 3)")
+    add("--trials", type=int, default=10, metavar="N", help="(default: 10)")
+    add("--epochs", type=int, default=50, metavar="N", help="(default: 50)")
+    add("--task", default="paper", help="paper: as published; original: the files as they are")
+    add("--train-fraction", type=float, metavar="P", help="(default: the given split, or 0.5)")
+    add("--scaling", default="auto", help="of the features: auto, standard, minmax, pixels or none")
+    add("--weight-decay", type=float, default=0.0, metavar="W", help="(default: 0; the paper's text: 0.001)")
+    add("--seed", type=int, default=0)
+    _add_study_options(parser)
+
+
+def _add_images_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--dataset", default="cifar10-s", metavar="NAME", help="a name or .npz file (default: cifar10-s)")
+    add("--model", default="resnet8", help="resnet8, resnet20, resnet44 or resnet110 (default: resnet8)")
+    add("--gamma", nargs="+", type=float, default=[0.0, 1.0, 2.0, 3.0], help="(default: 0 1 2 3)")
+    add("--paradigm", nargs="+", default=["standard", "ls"], help="standard, ls (default: both)")
+    add("--trials", type=int, default=10, metavar="N", help="(default: 10)")
+    add("--epochs", type=int, metavar="N", help="(default: the paper's; the rate falls in proportion)")
+    add(
+        "--validation",
+        type=float,
+        default=0.1,
+        metavar="PART",
+        help="of each class, held out (default: 0.1); 0: the temperature is cross-fitted on the test set",
+    )
+    add("--lr", type=float, default=0.1, help="learning rate at the start (default: 0.1)")
+    add("--precision", default="float32", help="float32, or bfloat16 for mixed precision")
+    add("--device", default="auto", help="cpu, cuda, ... (default: auto)")
+    add("--threads", type=int, default=1, metavar="N", help="of a run; --jobs is cores / N, 1 on CUDA")
+    add("--compile", action="store_true", help="use torch.compile")
+    add("--gpus-per-run", type=float, metavar="N", help="what a Ray run asks for (default: 0)")
+    _add_study_options(parser)
+
+
+def _add_study_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--data", metavar="DIR", help="a folder of .npz files (default: $REFOCAL_DATA)")
+    add("--report", action="store_true", help="train nothing: tables and figures of what is in --out")
+    add("--jobs", type=int, metavar="N", help="runs at a time (default: what the cores allow)")
+    add("--engine", help="local, or ray for a Ray cluster (default: local)")
+    add("--address", help="of the Ray cluster (default: start one here)")
+    add("--cpus-per-run", type=float, metavar="N", help="what a Ray run asks for (default: its threads)")
+
+
+def _workers(args: argparse.Namespace) -> Workers:
+    from refocal.experiments.sweeps import Workers
+
+    names = ("jobs", "engine", "address", "cpus_per_run", "gpus_per_run")
+    return Workers(**{name: getattr(args, name, None) for name in names})
+
+
+def _theory(args: argparse.Namespace) -> None:
+    from refocal.experiments.theory import run_theory
+
+    print(*run_theory(args.out), sep="\n")
+
+
+def _synthetic(args: argparse.Namespace) -> None:
+    from refocal.experiments.synthetic import run_synthetic
+
+    print(*run_synthetic(args.out, quick=args.quick, seed=args.seed), sep="\n")
+
+
+def _tabular(args: argparse.Namespace) -> None:
+    from refocal.experiments import tabular
+
+    if args.report:
+        print(*tabular.report(args.out), sep="\n")
+        return
+    workers = _workers(args)
+    names = ("trials", "epochs", "weight_decay", "task", "train_fraction", "scaling", "seed", "data")
+    options = {name: getattr(args, name) for name in names}
+    experiments = tabular.experiments_of(args.dataset, models=args.model, gammas=args.gamma, **options)
+    tabular.run(experiments, args.out, workers=workers, tell=print)
+
+
+def _images(args: argparse.Namespace) -> None:
+    from refocal.experiments import images
+
+    if args.report:
+        print(*images.report(args.out), sep="\n")
+        return
+    workers = _workers(args)
+    grid = (args.dataset, args.model, args.gamma, args.paradigm, args.trials, args.epochs)
+    fields = {name: getattr(args, name) for name in ("lr", "validation", "precision")}
+    options = {name: getattr(args, name) for name in ("data", "device", "threads", "compile")}
+    experiments = images.experiments_of(*grid, **fields)
+    images.run(experiments, args.out, workers=workers, tell=print, **options)

@@ -1,0 +1,145 @@
+"""Files that are either whole or not there: the one way to write them, and what studies put into them."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import hashlib
+import io
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from refocal.plots import figure_bytes, new_figure, plot_boxes, share_legend
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def write_atomic(path: Path, content: bytes, *, suffix: str = ".tmp") -> None:
+    """Write a file so that a reader, or a crash at any moment, sees the old content or the new one.
+
+    Args:
+        path: The file.
+        content: All of it.
+        suffix: Of the temporary file beside it; different for writers of one path at the same time.
+    """
+    temporary = path.with_name(path.name + suffix)
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())  # before the rename: the name must never point to missing data
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    _sync_folder(path.parent)
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file's content, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_outputs(out: str | os.PathLike[str], contents: Mapping[str, bytes]) -> list[Path]:
+    """Write files into a folder, which is made if it is missing, and return their paths.
+
+    Args:
+        out: The folder.
+        contents: What is in each file, by name. A file from before is replaced in one step.
+
+    Raises:
+        OSError: If the folder cannot be made or a file not be written; it says which.
+    """
+    folder = Path(out)
+    path = folder
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in contents.items():
+            path = folder / name
+            write_atomic(path, content, suffix=f".{os.getpid()}.tmp")
+    except OSError as error:
+        raise OSError(f"cannot write {str(path)!r}: {error.strerror}") from error
+    return [folder / name for name in contents]
+
+
+def figure_files(name: str, figure: Figure) -> dict[str, bytes]:
+    """Return a figure as a PNG for the screen and a PDF for print."""
+    return {f"{name}.png": figure_bytes(figure, "png"), f"{name}.pdf": figure_bytes(figure, "pdf")}
+
+
+class BoxPanel(NamedTuple):
+    """One axes of `box_figure`: series and the paper's values as for `plot_boxes`."""
+
+    title: str
+    series: Mapping[str, Mapping[str, Sequence[float]]]
+    published: Mapping[str, Mapping[str, float]] = {}
+
+
+def box_figure(panels: Sequence[BoxPanel], columns: int, *, xlabel: str = "", ylabel: str = "") -> Figure:
+    """Return box plots over trials in a grid of at most so many columns, with one legend for all."""
+    columns = min(columns, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    figure = new_figure(2.9 * columns, 2.2 * rows + 0.35)
+    axes = figure.subplots(rows, columns, squeeze=False)
+    drawn = axes.flat[: len(panels)]
+    for ax, panel in zip(drawn, panels, strict=True):
+        plot_boxes(
+            panel.series, published=panel.published, ax=ax, xlabel=xlabel, ylabel=ylabel, title=panel.title
+        )
+    for ax in axes.flat[len(panels) :]:
+        ax.set_axis_off()
+    share_legend(drawn)
+    return figure
+
+
+def csv_bytes(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> bytes:
+    """Return a CSV file; floats with 10 digits."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    for row in rows:
+        writer.writerow([f"{cell:.10g}" if isinstance(cell, float) else cell for cell in row])
+    return text.getvalue().encode()
+
+
+def json_bytes(value: Any) -> bytes:
+    """Return a JSON file for people and machines: indented, without NaN."""
+    return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
+    """Return the lines of a table in Markdown.
+
+    Example:
+        >>> print(*markdown_table(["gamma", "ECE"], [(0, "0.02"), (2, "0.11")]), sep="\\n")
+        | gamma | ECE |
+        |---|---|
+        | 0 | 0.02 |
+        | 2 | 0.11 |
+    """
+    first, *rest = (f"| {' | '.join(map(str, row))} |" for row in [header, *rows])
+    return [first, "|" + "---|" * len(header), *rest]
+
+
+def published_numbers(metric: str | None = None) -> list[dict[str, str]]:
+    """Return the rows of published.csv, the paper's tables, or those of one metric: "ece" or "error"."""
+    text = resources.files("refocal.experiments").joinpath("published.csv").read_text(encoding="utf-8")
+    return [row for row in csv.DictReader(text.splitlines()) if metric in (None, row["metric"])]
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the names in a folder survive a power cut, where the system can."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,85 @@
+"""The device, the threads and the memory of a run that uses PyTorch."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import sys
+from collections.abc import Iterator
+
+import torch
+
+from refocal.experiments.sweeps.workers import Workers
+
+
+def device_of(name: str, workers: Workers | None, processes: int = 1) -> str:
+    """Return the device for the runs of this process, after a look whether it is there.
+
+    A Ray run takes a GPU only if it asks for one, and its workers have devices of their own. Processes that
+    do each run together take a GPU each.
+
+    Raises:
+        ValueError: If there is no such device, or a Ray run would have no GPU.
+    """
+    if workers is not None and workers.engine == "ray":
+        if workers.gpus_per_run:
+            return name
+        if name.startswith("cuda"):
+            raise ValueError(
+                f"device {name!r} with engine 'ray' needs a GPU for each run: --gpus-per-run, for example 1 "
+                "or 0.5"
+            )
+        return "cpu" if name == "auto" else name
+    if processes > 1 and name in ("auto", "cuda") and on_gpu(name):
+        name = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
+    if name != "auto":
+        _check_device(name)
+    if processes > 1 and name.startswith("cuda:"):
+        torch.cuda.set_device(name)
+    return name
+
+
+def on_gpu(name: str) -> bool:
+    """Return whether a run with this device takes the GPU of this machine."""
+    return name.startswith("cuda") or (name == "auto" and torch.cuda.is_available())
+
+
+def _check_device(name: str) -> None:
+    try:
+        device = torch.device(name)
+        here = device.type != "cuda" or (device.index or 0) < torch.cuda.device_count()
+        if device.type not in ("cpu", "cuda"):
+            torch.zeros(1, device=device).cpu()
+    except Exception as error:  # each kind of device has errors of its own
+        raise ValueError(f"device must be one of this machine, got {name!r} ({error})") from None
+    if not here:
+        count = torch.cuda.device_count()
+        raise ValueError(f"device must be one of this machine, got {name!r}; it has {count} CUDA devices")
+
+
+@contextlib.contextmanager
+def torch_threads(n: int) -> Iterator[None]:
+    """Let PyTorch use n threads on the CPU inside: sums, so all numbers, depend on it in the last bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(n)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep the memory that a training step frees, up to 2 GiB, for the next step.
+
+    By default glibc gives buffers of many megabytes back to the system, which has to clear and map their
+    pages again in the next step. Kept memory has far fewer of these page faults. Other C libraries are left
+    as they are.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(AttributeError):
+            mallopt = ctypes.CDLL(None).mallopt
+            trim_threshold, top_pad, mmap_threshold = -1, -2, -3  # the names of the options in malloc.h
+            mallopt(mmap_threshold, 32 << 20)
+            mallopt(trim_threshold, (2 << 30) - 1)
+            mallopt(top_pad, 64 << 20)

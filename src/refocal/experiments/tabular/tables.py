@@ -1,0 +1,329 @@
+"""The tables of the tabular study, each with the published value beside ours, and how far they agree."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from refocal import objective_from_dict
+from refocal.experiments.data import REGISTRY
+from refocal.experiments.files import markdown_table, published_numbers
+from refocal.experiments.sweeps import Run, origin_of
+from refocal.experiments.tabular.study import PAPER_TASKS
+
+TITLES = {
+    "ece": "ECE (10 bins, in %)",
+    "error": "classification error (in %)",
+    "classwise_ece": "classwise ECE (10 bins, in %)",
+    "nll": "negative log-likelihood (mean)",
+}
+PERCENT = ("ece", "error", "classwise_ece")
+EARLIER = {"err": "error"}
+"""What metrics are called in the first runs of `results/tabular`."""
+
+
+class Published(NamedTuple):
+    """A number of the paper's tables, with the spread printed beside it."""
+
+    mean: float
+    spread: float
+
+
+class Cell(NamedTuple):
+    """Mean and standard error over trials, and whether no other method of its row is better."""
+
+    values: tuple[float, ...]
+    mean: float
+    standard_error: float
+    bold: bool
+    published: Published | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """One metric of one model: rows are data sets, columns are methods."""
+
+    model: str
+    metric: str
+    columns: tuple[str, ...]
+    rows: dict[str, dict[str, Cell]]
+    made: dict[str, tuple[Any, ...]]
+    """What made each row: trials, epochs, weight decay, objectives, commits and machines."""
+
+
+class Agreement(NamedTuple):
+    """How far a table of calibration errors agrees with the published one."""
+
+    verdicts: int
+    """Clear published verdicts (psi better or worse than raw, above two combined standard errors)."""
+    agreed: int
+    cells: int
+    near: int
+    """Cells within max(1 point, 3 combined standard errors)."""
+    misses: tuple[str, ...]
+    """Each cell or verdict that differs, in words."""
+
+
+def published() -> dict[tuple[str, str, str, str], Published]:
+    """Return the numbers of the paper's tables by (data set, model, method, metric).
+
+    Example:
+        >>> published()["Australian", "linear", "FL-2-psi", "ece"]
+        Published(mean=4.55, spread=0.84)
+    """
+    return {
+        (row["dataset"], row["model"], row["method"], row["metric"]): Published(
+            float(row["mean"]), float(row["se"])
+        )
+        for row in published_numbers()
+        if row["paradigm"] == "standard"
+    }
+
+
+def gather(runs: Sequence[Run]) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the trials of each (data set, model) put together, in their order.
+
+    A trial that several runs have is taken from the one with most trials.
+    """
+    together: dict[tuple[str, str], list[Run]] = {}
+    for run in sorted(runs, key=lambda run: -len(run.config["trials"])):
+        together.setdefault((run.config["dataset"], run.config["model"]), []).append(run)
+    result = {}
+    for (dataset, model), some in together.items():
+        first = some[0].config
+        trials: dict[int, dict[str, Any]] = {}
+        for run in some:
+            names = (first.keys() | run.config.keys()) - {"trials"}
+            other = sorted(name for name in names if run.config.get(name) != first.get(name))
+            if other:
+                raise ValueError(
+                    f"runs of {dataset}, {model} must differ in their trials only, got different "
+                    f"{', '.join(other)}"
+                )
+            tables = {EARLIER.get(name, name): table for name, table in run.result["metrics"].items()}
+            for i, trial in enumerate(run.config["trials"]):
+                trials.setdefault(trial, {name: table[i] for name, table in tables.items()})
+        metrics = trials[first["trials"][0]]
+        result[dataset, model] = {
+            "metrics": {name: np.array([trials[t][name] for t in sorted(trials)]) for name in metrics},
+            "config": first,
+            "methods": some[0].result["methods"],
+            "made": _made(some, len(trials)),
+        }
+    return result
+
+
+def _made(runs: Sequence[Run], trials: int) -> tuple[Any, ...]:
+    config = runs[0].config
+    recipe = config.get("recipe", {})
+    origins = zip(*map(origin_of, runs), strict=True)
+    commits, machines = (" or ".join(dict.fromkeys(texts)) for texts in origins)
+    options = (recipe.get(name, "") for name in ("epochs", "weight_decay"))
+    return trials, *options, " ".join(method_names(config)), commits, machines
+
+
+def method_names(config: Mapping[str, Any]) -> list[str]:
+    """Return a name for each objective: CE, FL-2, or its own."""
+    names = []
+    for d in config["objectives"]:
+        objective = objective_from_dict(d)
+        gamma = objective.plain_gamma
+        names.append(str(objective) if gamma is None else f"FL-{gamma:g}" if gamma else "CE")
+    return names
+
+
+def make_table(runs: Sequence[Run], model: str, metric: str, extra: bool = False) -> Table:
+    """Return a table as in the paper's appendix.
+
+    Args:
+        runs: Of one sweep.
+        model: "linear" or "mlp".
+        metric: "ece", "error", "classwise_ece" or "nll".
+        extra: The temperature methods instead of the paper's.
+    """
+    known = published()
+    factor = 100.0 if metric in PERCENT else 1.0
+    rows: dict[str, dict[str, Cell]] = {}
+    columns: list[str] = []
+    gathered = gather(runs)
+    order = {name: i for i, name in enumerate(REGISTRY)}
+    datasets = [dataset for dataset, its_model in gathered if its_model == model]
+    for dataset in sorted(datasets, key=lambda name: order.get(name, len(order))):
+        entry = gathered[dataset, model]
+        values = factor * entry["metrics"][metric]
+        names = method_names(entry["config"])
+        methods = entry["methods"]
+        picked: dict[str, Any] = {}
+        if extra:
+            for g, name in enumerate(names):
+                for method, suffix in (
+                    ("ts_nll", "TS-NLL"),
+                    ("ts_fl", "TS-FL"),
+                    ("psi_ts_fl", "TS-FL-psi"),
+                ):
+                    if name != "CE" or method == "ts_nll":
+                        picked[f"{name}-{suffix}"] = values[:, g, methods.index(method)]
+        else:
+            for g, name in enumerate(names):
+                picked[name] = values[:, g, methods.index("raw")]
+            if metric != "error":
+                for g, name in enumerate(names):
+                    if name != "CE":
+                        picked[f"{name}-psi"] = values[:, g, methods.index("psi")]
+        source = REGISTRY.get(dataset)
+        paper = source.paper if source else None
+        bold = _not_worse(picked)
+        rows[dataset] = {
+            name: Cell(
+                tuple(v.tolist()),
+                float(v.mean()),
+                float(v.std(ddof=1) / math.sqrt(len(v))) if len(v) > 1 else math.nan,
+                name in bold,
+                known.get((paper, model, name, metric)) if paper else None,
+            )
+            for name, v in picked.items()
+        }
+        columns += [name for name in picked if name not in columns]
+    made = {dataset: gathered[dataset, model]["made"] for dataset in rows}
+    return Table(model, metric, tuple(columns), rows, made)
+
+
+def _not_worse(methods: Mapping[str, Any]) -> set[str]:
+    """Return the best method and those that a one-sided t-test at 5 % does not find worse."""
+    finite = {name: v for name, v in methods.items() if np.isfinite(v).all()}
+    if not finite:
+        return set()
+    best = min(finite, key=lambda name: float(finite[name].mean()))
+    result = {best}
+    for name, v in finite.items():
+        if name == best or len(v) < 2:
+            continue
+        worse = _p_value_greater(v, finite[best]) < 0.05
+        if not worse:
+            result.add(name)
+    return result
+
+
+def _p_value_greater(a: Any, b: Any) -> float:
+    """Return the p-value of Welch's test that the mean of a is greater; 0 or 1 where nothing varies."""
+    if np.ptp(a) == np.ptp(b) == 0:
+        return float(np.mean(a) <= np.mean(b))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # where one of the two hardly varies
+        return float(stats.ttest_ind(a, b, equal_var=False, alternative="greater").pvalue)
+
+
+SEARCHED = ("letter", "pendigits", "satimage", "japanese-vowels", "banknote", "mushroom")
+"""Data sets whose published tables the options of the protocol were chosen by."""
+CHOSEN = (*PAPER_TASKS, "mnist")
+"""Data sets whose own published tables say which version, or which scaling of pixels, is meant."""
+
+
+def groups_of(table: Table, partial: Sequence[str]) -> dict[str, list[str]]:
+    """Return the judged data sets of a table by what their agreement can tell; the last is a confirmation."""
+    judged = [dataset for dataset in table.rows if dataset not in partial]
+    return {
+        "protocol searched by it": [d for d in judged if d in SEARCHED],
+        "version chosen by it": [d for d in judged if d in CHOSEN],
+        "confirmed on it": [d for d in judged if d not in SEARCHED and d not in CHOSEN],
+    }
+
+
+def agreement(table: Table, datasets: Sequence[str]) -> Agreement:
+    """Return how far some rows of a table of ECE agree with the published ones."""
+    verdicts = agreed = cells = near = 0
+    misses = []
+    for dataset, row in table.rows.items():
+        if dataset not in datasets:
+            continue
+        for name, cell in row.items():
+            if cell.published is None:
+                continue
+            cells += 1
+            spread = 3 * math.hypot(cell.standard_error, cell.published.spread)
+            if abs(cell.mean - cell.published.mean) <= max(1.0, spread):
+                near += 1
+            else:
+                misses.append(f"{dataset}, {name}: {cell.mean:.2f}, published {cell.published.mean:.2f}")
+            after = row.get(f"{name}-psi")
+            if after is None or after.published is None:
+                continue
+            gap = cell.published.mean - after.published.mean
+            if abs(gap) > 2 * math.hypot(cell.published.spread, after.published.spread):
+                verdicts += 1
+                if (cell.mean - after.mean) * gap > 0:
+                    agreed += 1
+                else:
+                    effect = "helps" if gap > 0 else "hurts"
+                    misses.append(f"{dataset}, {name}: psi {effect} in the paper, not here")
+    return Agreement(verdicts, agreed, cells, near, tuple(misses))
+
+
+def to_markdown(table: Table) -> str:
+    """Return the table with our mean (standard error), and the published mean after a slash."""
+    rows = ((dataset, *(_markdown(row.get(c)) for c in table.columns)) for dataset, row in table.rows.items())
+    return "\n".join(markdown_table(["data set", *table.columns], rows)) + "\n"
+
+
+def _markdown(cell: Cell | None) -> str:
+    if cell is None or not math.isfinite(cell.mean):
+        return "–"
+    text = _number(cell)
+    text = f"**{text}**" if cell.bold else text
+    return text if cell.published is None else f"{text} / {cell.published.mean:.2f}"
+
+
+def _number(cell: Cell) -> str:
+    spread = f" ({cell.standard_error:.2f})" if math.isfinite(cell.standard_error) else ""
+    return f"{cell.mean:.2f}{spread}"
+
+
+def to_latex(table: Table, comment: str = "") -> str:
+    """Return the table as a LaTeX tabular; the published mean is the second line of a cell."""
+    lines = [
+        *(f"% {line}" for line in comment.splitlines()),
+        rf"\begin{{tabular}}{{l{'c' * len(table.columns)}}}",
+        r"\toprule",
+        " & ".join(["Data set", *(_latex_name(c) for c in table.columns)]) + r" \\",
+        r"\midrule",
+    ]
+    for dataset, row in table.rows.items():
+        cells = [row.get(c) for c in table.columns]
+        lines.append(" & ".join([_latex_name(dataset), *map(_latex, cells)]) + r" \\")
+        second = [f"{cell.published.mean:.2f}" if cell and cell.published else "" for cell in cells]
+        if any(second):
+            lines.append(" & ".join([r"\quad published", *second]) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def _latex_name(column: str) -> str:
+    return column.replace("-psi", r"-$\Psi$").replace("_", r"\_")
+
+
+def _latex(cell: Cell | None) -> str:
+    if cell is None or not math.isfinite(cell.mean):
+        return "--"
+    text = _number(cell)
+    return rf"\textbf{{{text}}}" if cell.bold else text
+
+
+CSV_HEADER = (
+    *("dataset", "model", "metric", "method", "mean", "se", "bold", "paper_mean", "paper_spread"),
+    *("trials", "epochs", "weight_decay", "objectives", "commit", "machine"),
+)
+
+
+def csv_rows(table: Table) -> list[tuple[Any, ...]]:
+    """Return one row for each cell, in the order of `CSV_HEADER`."""
+    rows: list[tuple[Any, ...]] = []
+    for dataset, row in table.rows.items():
+        for name, cell in row.items():
+            numbers = (cell.mean, cell.standard_error, int(cell.bold), *(cell.published or ("", "")))
+            rows.append((dataset, table.model, table.metric, name, *numbers, *table.made[dataset]))
+    return rows

@@ -1,0 +1,398 @@
+import csv
+import shlex
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize_scalar
+
+import refocal
+from refocal.cli import parser
+from refocal.experiments.images import experiments_of
+from refocal.experiments.images.measures import measure_group
+from refocal.experiments.images.tables import (
+    group_runs,
+    published_errors,
+    report_text,
+    write_report,
+)
+from refocal.experiments.sweeps import machine, read_runs, sweep
+from refocal.experiments.sweeps.origin import machine_text
+
+K = 4
+VALIDATION = 500
+
+
+def image_configs(*arguments, **options):
+    return [experiment.config() for experiment in experiments_of(*arguments, **options)]
+
+
+def minimiser_run(config):
+    """The logits of a network that knows the focal minimiser, but is too sharp by 2 without smoothing."""
+    rng = np.random.default_rng(config["seed"])
+    arrays = {}
+    for part, n in (("validation", VALIDATION), ("test", 2000)):
+        posterior = rng.dirichlet(np.full(K, 0.4), n) * 0.98 + 0.02 / K
+        labels = (rng.random((n, 1)) > posterior.cumsum(1)).sum(1)
+        smoothing = config["label_smoothing"]
+        learned = (1 - smoothing) * posterior + smoothing / K
+        sharp = 1.0 if smoothing else 2.0
+        arrays[f"{part}_logits"] = (sharp * refocal.Focal(config["gamma"]).logits(learned)).astype(np.float32)
+        arrays[f"{part}_labels"] = labels.astype(np.uint8)
+    wrong = arrays["test_logits"].argmax(1) != arrays["test_labels"]
+    sizes = {"n_train": 9, "n_validation": VALIDATION, "n_test": 2000}
+    return {
+        "error": wrong.mean(),
+        "seconds_per_epoch": 2.0,
+        "machines": [{"device": "cpu", "threads": 1, "compile": False, "processes": 1}],
+        **sizes,
+    }, arrays
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("images")
+    configs = image_configs("cifar10-s", "resnet8", [0, 3], ["standard", "ls"], 2, epochs=60)
+    sweep(configs, minimiser_run, folder, progress=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def group(out):
+    return measure_group("it", read_runs(out))
+
+
+def softmax(z):
+    e = np.exp(z - z.max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True)
+
+
+def plain_ece(probs, labels):
+    confidence, right = probs.max(1), probs.argmax(1) == labels
+    gaps = 0.0
+    for j in range(10):
+        inside = (confidence > j / 10) & (confidence <= (j + 1) / 10)
+        if inside.any():
+            gaps += abs(right[inside].mean() - confidence[inside].mean()) * inside.mean()
+    return gaps
+
+
+def the(group, paradigm, link, gamma, seed):
+    (found,) = (
+        m for m in group.measures if (m.paradigm, m.link, m.gamma, m.seed) == (paradigm, link, gamma, seed)
+    )
+    return found
+
+
+def run_of(out, paradigm, gamma, seed):
+    (run,) = (
+        r
+        for r in read_runs(out)
+        if (r.config["paradigm"], r.config["gamma"], r.config["seed"]) == (paradigm, gamma, seed)
+    )
+    return run
+
+
+def focal_mean(z, y, gamma):
+    p = softmax(z)[np.arange(len(y)), y]
+    return np.mean((1 - p) ** gamma * -np.log(p))
+
+
+def test_measures_are_those_of_plain_formulas(out, group):
+    arrays = run_of(out, "standard", 3.0, 1).arrays()
+    z, y = arrays["test_logits"].astype(float), arrays["test_labels"]
+    validation = arrays["validation_logits"].astype(float), arrays["validation_labels"].astype(int)
+    temperatures = {
+        "standard": 1.0,
+        "ts_fl": np.exp(
+            minimize_scalar(lambda u: focal_mean(validation[0] / np.exp(u), validation[1], 3.0)).x
+        ),
+        "ts_nll": np.exp(
+            minimize_scalar(lambda u: focal_mean(validation[0] / np.exp(u), validation[1], 0.0)).x
+        ),
+    }
+    for paradigm, temperature in temperatures.items():
+        raw = softmax(z / temperature)
+        for link, probs in (("raw", raw), ("psi", refocal.psi(raw, 3.0))):
+            found = the(group, paradigm, link, 3.0, 1)
+            assert found.temperature == pytest.approx(temperature, rel=1e-5)
+            assert found.ece == pytest.approx(plain_ece(probs, y), abs=1e-5)
+            assert found.nll == pytest.approx(-np.log(probs[np.arange(len(y)), y]).mean(), rel=1e-5)
+            assert found.error == (probs.argmax(1) != y).mean()
+            assert found.classwise_ece == pytest.approx(refocal.classwise_ece(probs, y.astype(int)), abs=1e-5)
+    # The logits were made too sharp by 2, and the focal loss finds that.
+    assert temperatures["ts_fl"] == pytest.approx(2.0, rel=0.1)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_theory_shows_in_the_measures(group, seed):
+    ece = {
+        (paradigm, link): the(group, paradigm, link, 3.0, seed).ece
+        for paradigm in ("standard", "ts_fl", "ls")
+        for link in ("raw", "psi")
+    }
+    assert ece["ts_fl", "psi"] < 0.04 < 0.1 < ece["ts_fl", "raw"]
+    assert ece["ls", "psi"] < 0.1 < 0.2 < ece["ls", "raw"]
+    assert the(group, "focal_ts", "psi", 3.0, seed).ece < 0.04
+    # Taking the smoothing out is what recovers the posterior.
+    psi, unsmoothed = (the(group, "ls", link, 3.0, seed) for link in ("psi", "unsmoothed"))
+    assert unsmoothed.ece < 0.04 < psi.ece
+    assert unsmoothed.nll < psi.nll
+
+
+def test_gamma_zero_has_nothing_to_repair(group):
+    for paradigm in ("standard", "ts_fl", "ts_nll", "ls"):
+        raw, psi = (the(group, paradigm, link, 0.0, 0) for link in ("raw", "psi"))
+        assert (raw.ece, raw.nll) == pytest.approx((psi.ece, psi.nll), rel=1e-9)
+
+
+def test_the_selector_advises_every_run(group):
+    assert len(group.advice) == 8
+    for advice in group.advice:
+        if advice.gamma == 3:
+            assert advice.winner != "raw"
+            assert advice.nll_advised < advice.nll_raw - 0.01
+            assert advice.ece_advised < 0.04
+
+
+def test_published_errors():
+    numbers = published_errors("cifar10-s", "resnet8")
+    assert numbers["standard", 0.0] == (25.56, 0.63)
+    assert numbers["standard", 2.0] == (26.45, 0.80)
+    assert numbers["ls", 0.0] == (24.98, 0.82)
+    assert numbers["ls", 2.0] == (26.16, 0.54)
+    for dataset in ("svhn", "cifar10", "cifar10-s", "cifar100"):
+        for model in ("resnet8", "resnet20", "resnet44", "resnet110"):
+            assert len(published_errors(dataset, model)) == 8
+    assert published_errors("svhn-s", "resnet8") == published_errors("my/file.npz", "resnet8") == {}
+
+
+@pytest.mark.slow
+def test_the_report(out, group, tmp_path):
+    before = {path.name for path in out.iterdir()}
+    files = write_report(out, tmp_path)
+    names = ["README.md", "measures.csv", "advice.csv"]
+    names += [
+        f"{kind}-cifar10-s-resnet8-60.{end}" for kind in ("reliability", "boxes") for end in ("png", "pdf")
+    ]
+    assert [path.name for path in files] == names
+    assert {path.name for path in out.iterdir()} == before  # nothing is written beside the runs
+    text = (tmp_path / "README.md").read_text()
+    error = 100 * np.mean([run_of(out, "standard", 3.0, seed).result["error"] for seed in (0, 1)])
+    assert f"| Standard | 3 | 2 | {error:.2f} (" in text
+    assert f"| 27.36 (0.93) | {error - 27.36:+.2f} |" in text
+    assert "; 2 trials of each setting. SGD on the focal loss, " in text
+    assert (
+        "batch 128, float32. Schedule: 60 epochs, learning rate 0.1 divided by 10 after epochs 24 and 45 "
+        in text
+    )
+    assert "(the paper: 200 epochs, after 80 and 150)." in text
+    command = (
+        "refocal reproduce images --dataset cifar10-s --model resnet8 --gamma 0 3 --paradigm standard ls "
+    )
+    command += "--trials 2 --epochs 60 --validation 0.1 --precision float32 --device cpu --threads 1"
+    assert f"```\n{command}\n```\n\n## Test error" in text
+    assert "| LS: the raw ECE grows with gamma | yes | 2 of 2 |" in text
+    assert "| LS: Psi is better than raw, gamma 3 | yes | 2 of 2 |" in text
+    assert "| TS_FL with Psi is better than without, gamma 3 | yes | 2 of 2 |" in text
+    eces = [the(group, "ls", "raw", 3.0, seed).ece for seed in (0, 1)]
+    assert f"| {np.mean(eces):.4f} ({np.std(eces, ddof=1):.4f}) |" in text
+    with open(tmp_path / "measures.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 2 * 2 * (7 + 3)
+    assert all(0 <= float(row["ece"]) <= 1 for row in rows)
+    assert {(row["epochs"], row["weight_decay"]) for row in rows} == {("60", "0.0005")}
+    assert {row["objective"] for row in rows} >= {"focal loss, gamma 3", "focal loss, gamma 0, smoothing 0.1"}
+    assert {row["machine"] for row in rows} == {machine_text(machine())}
+
+
+def test_the_command_is_that_of_the_runs(tmp_path):
+    options = {"precision": "bfloat16", "lr": 0.05, "validation": 0.02}
+    configs = image_configs("my data/a.npz", "resnet8", [1], ["ls"], [0, 2], epochs=200, **options)
+    configs += image_configs("my data/a.npz", "resnet8", [2], ["ls"], [2], epochs=200, **options)
+    group = measure_group("it", sweep(configs, minimiser_run, tmp_path, progress=False))
+    text = "\n".join(report_text(group))
+    assert "; 1 to 2 trials of a setting, see the column trials. SGD" in text
+    assert (
+        "bfloat16. Schedule: 200 epochs, learning rate 0.05 divided by 10 after epochs 80 and 150. " in text
+    )
+    (line,) = (line for line in text.splitlines() if line.startswith("refocal reproduce images"))
+    args = parser().parse_args(shlex.split(line)[1:])  # what the command would train
+    made = image_configs(
+        args.dataset,
+        args.model,
+        args.gamma,
+        args.paradigm,
+        args.trials,
+        args.epochs,
+        lr=args.lr,
+        validation=args.validation,
+        precision=args.precision,
+    )
+    assert all(config in made for config in configs)
+    assert len(made) == 6
+    assert "\nThe command makes 6 runs; 3 of them are finished and here.\n" in text
+    assert "no option" not in text
+    assert text.startswith(
+        "# my data/a.npz, resnet8, 200 epochs, lr 0.05, validation 0.02, precision bfloat16\n"
+    )
+    odd = measure_group(
+        "it", sweep([configs[0] | {"batch_size": 64}], minimiser_run, tmp_path, progress=False)
+    )
+    assert "\nWith batch_size=64, for which the command has no option.\n" in "\n".join(report_text(odd))
+
+
+def test_the_command_says_how_the_runs_were_trained(tmp_path):
+    one = {"device": "cuda", "threads": 1, "compile": False, "processes": 1}
+    four = one | {"compile": True, "processes": 4}
+    machines = iter([[four], [one, four], [four]])
+
+    def run(config):
+        result, arrays = minimiser_run(config)
+        return result | {"machines": next(machines)}, arrays
+
+    configs = image_configs("svhn-s", "resnet8", [1], ["ls"], 3, epochs=2)
+    text = "\n".join(report_text(measure_group("it", sweep(configs, run, tmp_path, progress=False))))
+    assert "\ntorchrun --nproc-per-node 4 -m refocal reproduce images --dataset svhn-s " in text
+    assert " --device cuda --threads 1 --compile\n" in text
+    assert "for an epoch on cuda with 1 thread, compiled, 4 processes or cuda with 1 thread. Source: " in text
+
+
+def opposite_run(config):
+    """Scores that are right as they are, so that Psi must hurt."""
+    return minimiser_run(config | {"gamma": 0.0})
+
+
+def test_a_direction_that_does_not_show_is_said(tmp_path):
+    configs = image_configs("svhn-s", "resnet8", [0, 2], ["ls"], 1, epochs=2)
+    group = measure_group("it", sweep(configs, opposite_run, tmp_path, progress=False))
+    text = "\n".join(report_text(group))
+    assert "| LS: the raw ECE grows with gamma | **no** | 0 of 1 |" in text
+    assert "| LS: Psi is better than raw, gamma 2 | **no** | 0 of 1 |" in text
+    assert "TS_FL" not in text
+    error = 100 * group.measures[0].error
+    assert f"| LS | 2 | 1 | {error:.2f} | - | - |" in text  # the paper has no such data set
+
+
+def test_runs_of_other_schedules_are_not_mixed(tmp_path):
+    for epochs, lr, part in ((2, 0.1, 0.1), (4, 0.1, 0.1), (4, 0.05, 0.1), (4, 0.1, 0.02)):
+        options = {"epochs": epochs, "lr": lr, "validation": part}
+        configs = image_configs("a/mine.npz", "resnet8", [1, 2], ["ls"], 2, **options)
+        sweep(configs, lambda config: {}, tmp_path, progress=False)
+    sweep([{"x": 1}], lambda config: {}, tmp_path, progress=False)
+    groups = group_runs(read_runs(tmp_path))
+    assert sorted(groups) == [
+        "mine-resnet8-2",
+        "mine-resnet8-4",
+        "mine-resnet8-4-lr-0.05",
+        "mine-resnet8-4-validation-0.02",
+    ]
+    for runs in groups.values():
+        assert len(runs) == 4
+        assert len({tuple(run.config[key] for key in ("epochs", "lr", "validation")) for run in runs}) == 1
+
+
+def test_group_names_are_names_of_files(tmp_path):
+    (config,) = image_configs("a/my [own] set.npz", "resnet8", [1], ["ls"], 1, epochs=4)
+    configs = [config | {"milestones": [1, 1]}, config | {"note": "a/b"}]
+    runs = sweep(configs, lambda config: {}, tmp_path, progress=False)
+    assert set(group_runs(runs)) == {"my_own_set-resnet8-4-milestones-_1_1_", "my_own_set-resnet8-4-note-a_b"}
+
+
+def test_trials_that_are_not_there_are_not_compared(tmp_path):
+    configs = image_configs("svhn-s", "resnet8", [0, 2], ["ls"], 2, epochs=2)
+    runs = sweep(configs, minimiser_run, tmp_path, progress=False)
+    group = measure_group(
+        "it", [run for run in runs if (run.config["gamma"], run.config["seed"]) != (2.0, 0)]
+    )
+    text = "\n".join(report_text(group))
+    assert "1 to 2 trials of a setting" in text
+    assert "| LS: the raw ECE grows with gamma | yes | 1 of 1 |" in text
+    alone = measure_group("it", [run for run in runs if run.config["gamma"] == 0.0])
+    assert "directions" not in "\n".join(report_text(alone))
+
+
+def wild_run(config):
+    """Very large logits: Psi of a small probability is below the smallest number."""
+    result, arrays = minimiser_run(config)
+    return result, arrays | {"test_logits": 300 * arrays["test_logits"]}
+
+
+def test_probabilities_that_round_to_zero_have_a_finite_loss(tmp_path):
+    configs = image_configs("svhn-s", "resnet8", [3], ["standard"], 1, epochs=2)
+    sweep(configs, wild_run, tmp_path / "out", progress=False)
+    (run,) = read_runs(tmp_path / "out")
+    assert np.ptp(run.arrays()["test_logits"], axis=1).max() > 1000
+    group = measure_group("it", [run])
+    assert all(np.isfinite(measure.nll) for measure in group.measures)
+    assert any(measure.nll > 100 for measure in group.measures)
+    (advice,) = group.advice
+    assert advice.nll_raw == pytest.approx(the(group, "standard", "raw", 3.0, 0).nll, rel=1e-12)
+    assert 100 < advice.nll_advised < np.inf
+    assert write_report(tmp_path / "out", tmp_path / "report")
+
+
+def separable_run(config):
+    result, arrays = minimiser_run(config)
+    eye = np.eye(K, dtype=np.float32)
+    arrays["validation_logits"] = eye[arrays["validation_labels"]]  # no temperature is small enough
+    return result, arrays
+
+
+def test_a_temperature_that_does_not_exist_is_left_out(tmp_path):
+    configs = image_configs("svhn-s", "resnet8", [1], ["standard"], 1, epochs=2)
+    group = measure_group("it", sweep(configs, separable_run, tmp_path, progress=False))
+    assert {measure.paradigm for measure in group.measures} == {"standard"}
+    text = "\n".join(report_text(group))
+    assert "## Left out\n\n- TS_FL of gamma 1, trial 0: " in text
+    assert "| Standard | raw" in text
+
+
+def run_without_validation_images(config):
+    result, arrays = minimiser_run(config)
+    none = {name: array[:0] if name.startswith("validation") else array for name, array in arrays.items()}
+    return result | {"n_validation": 0}, none
+
+
+def test_without_validation_images_each_half_of_the_test_set_gets_the_temperature_of_the_other(tmp_path):
+    configs = image_configs("mine", "resnet8", [3], ["standard"], 1, validation=0)
+    group = measure_group("it", sweep(configs, run_without_validation_images, tmp_path, progress=False))
+    arrays = run_without_validation_images(configs[0])[1]
+    z, y = arrays["test_logits"].astype(float), arrays["test_labels"].astype(int)
+    order = np.random.default_rng(0).permutation(len(y))
+    fitted, scaled = [], np.empty_like(z)
+    for mine, other in ((order[:1000], order[1000:]), (order[1000:], order[:1000])):
+        temperature = np.exp(minimize_scalar(lambda u, t=other: focal_mean(z[t] / np.exp(u), y[t], 3.0)).x)
+        fitted.append(temperature)
+        scaled[mine] = z[mine] / temperature
+    assert fitted[0] != pytest.approx(fitted[1], rel=1e-4)
+    found = the(group, "ts_fl", "raw", 3.0, 0)
+    assert found.temperature == pytest.approx(np.sqrt(np.prod(fitted)), rel=1e-5)
+    assert found.nll == pytest.approx(focal_mean(scaled, y, 0.0), rel=1e-6)
+    (advice,) = group.advice  # of one half, judged by the other
+    assert advice.nll_raw == pytest.approx(focal_mean(z[order[1000:]], y[order[1000:]], 0.0), rel=1e-6)
+    assert "## What the selector advises, from one half of the test set" in "\n".join(report_text(group))
+
+
+def run_with_few_validation_images(config):
+    result, arrays = minimiser_run(config)
+    few = {name: array[:3] if name.startswith("validation") else array for name, array in arrays.items()}
+    return result, few
+
+
+def test_too_few_validation_images_for_advice(tmp_path):
+    configs = image_configs("svhn-s", "resnet8", [1], ["ls"], 2, epochs=2)
+    group = measure_group("it", sweep(configs, run_with_few_validation_images, tmp_path, progress=False))
+    text = "\n".join(report_text(group))
+    assert "2 trials of each setting" in text
+    assert "--gamma 1 --paradigm ls --trials 2" in text
+    assert "| LS | Psi |" in text
+    assert "selector" not in text
+    assert "- advice for LS of gamma 1, trial 1: " in text
+
+
+def test_no_runs(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no sweep has written"):
+        write_report(tmp_path)
+    sweep([{"x": 1}], lambda config: {}, tmp_path, progress=False)
+    with pytest.raises(FileNotFoundError, match="no image run is finished"):
+        write_report(tmp_path)

@@ -1,0 +1,60 @@
+"""Who does the runs of a study, and that what is finished is reported."""
+
+from dataclasses import replace
+
+import pytest
+import tasks
+import torch
+
+from refocal.experiments.sweeps import Run, SweepError, Workers, carry_out, devices, origin_text, workers
+
+
+def test_the_default_number_of_jobs(monkeypatch):
+    monkeypatch.setattr(workers, "cores", lambda: 12)
+    assert [Workers().options(threads)["jobs"] for threads in (0, 1, 5, 12, 13)] == [12, 12, 2, 1, 1]
+    assert Workers().options(on_gpu=True) == {"jobs": 1}
+    assert Workers(jobs=5, engine="local").options(3, on_gpu=True) == {"jobs": 5}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert [devices.on_gpu(name) for name in ("auto", "cuda:1", "cpu")] == [True, True, False]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert not devices.on_gpu("auto")
+
+
+def test_what_a_run_of_ray_asks_for():
+    options = {"jobs": None, "engine": "ray", "address": "auto", "resources": {"num_cpus": 3.0}}
+    assert Workers(engine="ray", address="auto").options(threads=3) == options
+    asked = Workers(engine="ray", cpus_per_run=0.5, gpus_per_run=0.25).options(threads=3)["resources"]
+    assert asked == {"num_cpus": 0.5, "num_gpus": 0.25}
+
+
+@pytest.mark.parametrize(
+    "commits, said",
+    [
+        ("abb", "commit b (2 of 3 runs), a (1 of 3 runs). Machine: Z80, 1 core, CP/M (3 of 3 runs)."),
+        ("-a-", "commit a (1 of 3 runs). Machine: Z80, 1 core, CP/M (1 of 3 runs)."),
+        ("---", "commit not recorded. Machine: not recorded."),
+    ],
+)
+def test_the_origin_of_runs_is_said_with_their_number(commits, said):
+    z80 = {"processor": "Z80", "cores": 1, "system": "CP/M"}
+    old = Run("0", {}, {}, 1.0, None, {}, None)
+    runs = [old if c == "-" else replace(old, versions={"commit": c}, machine=z80) for c in commits]
+    assert origin_text(runs) == f"Source: {said}"
+
+
+def test_what_is_finished_is_reported_before_the_failures_are_raised(tmp_path):
+    told = []
+    do = [[{"x": x} for x in range(3)], tasks.odd_fails, tmp_path]
+    with pytest.raises(SweepError, match="1 of 3 runs failed"):
+        carry_out(*do, lambda: [tmp_path / "a"], workers=Workers(jobs=1), tell=told.append)
+    assert told == [tmp_path / "a"]
+
+
+def test_nothing_to_report_hides_no_failure(tmp_path):
+    def report():
+        raise FileNotFoundError("no run is finished")
+
+    with pytest.raises(SweepError, match="1 of 1 runs failed"):
+        carry_out([{"x": 1}], tasks.odd_fails, tmp_path, report, workers=Workers(jobs=1))
+    with pytest.raises(FileNotFoundError):
+        carry_out([{"x": 2}], tasks.odd_fails, tmp_path, report, workers=Workers(jobs=1))

@@ -1,0 +1,35 @@
+"""What studies put into files: the box plots of trials."""
+
+import pytest
+
+from refocal.experiments.files import BoxPanel, box_figure
+
+SERIES = {"raw": {"CE": [3.0, 4.0], "FL-2": [9.0, 10.0]}, "psi": {"CE": [3.0, 4.0], "FL-2": [1.0, 2.0]}}
+
+
+def labels(figure):
+    (legend,) = figure.legends
+    return [text.get_text() for text in legend.get_texts()]
+
+
+def test_one_data_set_alone_fills_the_figure():
+    figure = box_figure([BoxPanel("vehicle", SERIES)], columns=5)
+    (ax,) = figure.axes
+    assert ax.get_subplotspec().get_geometry()[:2] == (1, 1)
+    assert figure.get_figwidth() < 4
+    assert ax.get_ylim()[0] == 0 < 10 < ax.get_ylim()[1]
+    assert labels(figure) == ["raw", "psi"]
+
+
+def test_published_values_are_marked_where_they_belong_and_one_legend_serves_all():
+    published = {("raw", "FL-2"): 20.0, ("psi", "FL-2"): 1.5, ("psi", "FL-3"): 9.0}  # of FL-3 there is no box
+    panels = [BoxPanel("a", SERIES), BoxPanel("b", SERIES, published), BoxPanel("c", SERIES)]
+    figure = box_figure(panels, columns=2)
+    a, b, c, empty = figure.axes
+    assert labels(figure) == ["raw", "psi", "published"]
+    assert [ax.get_legend() for ax in (a, b, c)] == [None] * 3
+    assert not empty.axison
+    (marks,) = (part for part in b.collections if part.get_label() == "published")
+    assert marks.get_offsets().tolist() == [[pytest.approx(0.8), 20.0], [pytest.approx(1.2), 1.5]]
+    assert b.get_ylim()[1] > 20
+    assert not a.collections
