@@ -14,6 +14,7 @@ from refocal._arrays import (
     Shares,
     at_top,
     concrete,
+    device,
     is_torch,
     log1p,
     log_softmax,
@@ -70,7 +71,8 @@ def focal_minimizer(posterior: Array, gamma: Gamma, *, axis: int = -1) -> Array:
         return map_rows(_minimizer, posterior, gamma, axis=axis)
     # The kernel is NumPy's: with forty operations a step it is faster than PyTorch with its threads.
     values = posterior.detach().numpy() if is_torch(posterior) else posterior
-    return xp.asarray(map_rows(_minimizer, values, gamma, axis=axis, kernel=_minimizer_kernel))
+    result = map_rows(_minimizer, values, gamma, axis=axis, kernel=_minimizer_kernel)
+    return xp.asarray(result, device=device(posterior))
 
 
 def _minimizer(xp: Namespace, posterior: Array, gamma: Gamma, axis: int) -> Array:

@@ -139,7 +139,7 @@ class Asymmetric(_InBlocks):
 
     def _ratios(self, xp: Namespace, z: Array, log_u: Array, nll_u: Array) -> tuple[Array, Array]:
         limit = 80.0 if xp.finfo(z.dtype).bits == 32 else 700.0
-        x, n = xp.clip(z, -limit, limit), xp.minimum(nll_u, limit)
+        x, n = xp.clip(z, -limit, limit), xp.clip(nll_u, None, limit)
         tiny = xp.exp(log_u) < xp.finfo(z.dtype).eps
         r = xp.where(tiny, 1, n * xp.exp(-n - xp.where(tiny, 0, log_u)))
         return softplus(xp, -x) * xp.exp(x), r

@@ -9,13 +9,13 @@ except ModuleNotFoundError as error:
 
 from refocal.torch.losses import (
     FocalLoss,
-    Posterior,
     SigmoidFocalLoss,
     focal_gradient,
     focal_loss,
     sigmoid_focal_loss,
     which_form,
 )
+from refocal.torch.posterior import Posterior
 
 __all__ = ["FocalLoss", "Posterior", "SigmoidFocalLoss"]
 __all__ += ["focal_gradient", "focal_loss", "sigmoid_focal_loss", "which_form"]

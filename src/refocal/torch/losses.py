@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import operator
-import warnings
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
-from torch.jit._trace import TracerWarning
+from torch import Tensor
 
 from refocal._arrays import is_plain_tensor
 from refocal._checks import check_entries, check_fraction, check_number
 from refocal.objectives import Focal, Objective, SigmoidFocal
 from refocal.torch import dispatch
 from refocal.torch.eager import OF_ALL, OF_CLASSES, OF_ROWS, Sigmoid, Softmax
+from refocal.torch.posterior import NotScripted, class_axis
 
 Gamma = float | Sequence[float] | Tensor
 REDUCTIONS = ("mean", "sum", "none")
@@ -221,15 +220,7 @@ def _of_classes(value: float | tuple[float, ...], z: Tensor) -> float | Tensor:
     return z.new_tensor(value).view([-1] + [1] * (z.ndim - axis - 1))
 
 
-class _NotScripted(nn.Module):
-    def __prepare_scriptable__(self) -> nn.Module:
-        """Raise: the hook of `torch.jit.script`, whose own words would be of our insides."""
-        raise RuntimeError(
-            f"{type(self).__name__} cannot be scripted by TorchScript; use torch.jit.trace or torch.export"
-        )
-
-
-class _Loss(_NotScripted):
+class _Loss(NotScripted):
     """A loss that gives the probabilities back."""
 
     @property
@@ -355,49 +346,6 @@ class SigmoidFocalLoss(_Loss):
         spec = self._objective
         parts = f"gamma={spec.gamma}, alpha={spec.alpha}, reduction={self.reduction!r}"
         return parts + (f", label_smoothing={spec.label_smoothing}" if spec.label_smoothing else "")
-
-
-class Posterior(_NotScripted):
-    """The end of a network that was trained with an objective: logits in, true probabilities out.
-
-    The class axis is the second, or the only one. Made of plain operations, it goes through
-    ``torch.export``, ``torch.onnx`` and ``torch.compile``.
-
-    Args:
-        objective: What was trained with, e.g. ``FocalLoss(gamma=2.0).objective``.
-
-    Example:
-        >>> model = nn.Sequential(nn.Linear(4, 3), Posterior(Focal(gamma=2.0)))
-        >>> model(torch.zeros(2, 4)).shape
-        torch.Size([2, 3])
-    """
-
-    def __init__(self, objective: Objective) -> None:
-        super().__init__()
-        if not isinstance(objective, Objective):
-            raise TypeError(f"objective must be an objective of refocal, got {objective!r}")
-        self.objective = objective
-
-    def forward(self, logits: Tensor) -> Tensor:
-        """Return the probabilities."""
-        if torch._C._get_tracing_state() is None:
-            return self._posterior(logits)
-        with warnings.catch_warnings():  # of checks of shapes, which the tracer takes for computation
-            warnings.simplefilter("ignore", TracerWarning)
-            return self._posterior(logits)
-
-    def _posterior(self, logits: Tensor) -> Tensor:
-        probs: Tensor = self.objective.posterior(logits, axis=class_axis(logits))
-        return probs
-
-    def extra_repr(self) -> str:
-        """Return the objective."""
-        return repr(self.objective)
-
-
-def class_axis(logits: Tensor) -> int:
-    """Return the class axis by PyTorch's convention: the second, or the only one."""
-    return 1 if logits.ndim > 1 else 0
 
 
 def check_reduction(reduction: str) -> None:
