@@ -1,4 +1,4 @@
-"""The adapters beside the libraries themselves: each library's own loss is minimised, and the truth comes back.
+"""The adapters beside the libraries themselves: a library's own loss is minimised, and the truth comes back.
 
 A case gives the same arguments to the library and to the adapter. Libraries that are not installed are
 skipped; ``pip install 'refocal[peers]'`` brings those that do without torchvision.
@@ -78,12 +78,13 @@ def one_hot_class(loss, settings, z, y):
 
 
 def keras_binary(loss, settings, z, y):
-    return loss(**settings, dtype="float64")(torch.full_like(z[None], y), z[None])
+    # Its __call__ would cast to float32 before it reduces.
+    return loss(**settings).call(torch.full_like(z[None], y), z[None]).sum()
 
 
 def keras_categorical(loss, settings, z, y):
     target = torch.nn.functional.one_hot(torch.tensor([y]), len(z)).to(z)
-    return loss(**settings, dtype="float64")(target, z[None])
+    return loss(**settings).call(target, z[None]).sum()
 
 
 @dataclass(frozen=True)
@@ -255,6 +256,7 @@ def test_optax(settings):
     loss, spec = library("optax.losses:sigmoid_focal_loss"), ad.from_optax(**settings)
     eta = np.random.default_rng(3).uniform(0.03, 0.97, 4)
 
+    @jax.jit
     @jax.value_and_grad
     def risk(z):
         return (eta * loss(z, 1.0 + 0 * z, **settings) + (1 - eta) * loss(z, 0 * z, **settings)).sum()
@@ -310,17 +312,15 @@ def test_timm_with_constant_powers(disabled):
         np.testing.assert_allclose(spec.posterior(np.array([stationary(field)])), eta, atol=1e-8)
 
 
-@pytest.mark.parametrize("scale_pos_weight", [1.0, 4.0])
-def test_catboost(scale_pos_weight):
+@pytest.mark.parametrize(
+    "loss", ["Focal:focal_alpha=0.3;focal_gamma=2.0", "Focal:focal_gamma=1;focal_alpha=0.8"]
+)
+def test_catboost(loss):
     """Eight groups, each with both labels weighted by its posterior, boosted until nothing moves."""
     classifier = library("catboost:CatBoostClassifier")
     eta = np.random.default_rng(4).uniform(0.1, 0.9, 8)
-    settings = {
-        "loss_function": "Focal:focal_alpha=0.3;focal_gamma=2.0",
-        "scale_pos_weight": scale_pos_weight,
-    }
     model = classifier(
-        **settings,
+        loss_function=loss,
         iterations=400,
         learning_rate=0.5,
         depth=3,
@@ -337,7 +337,7 @@ def test_catboost(scale_pos_weight):
     group, y = np.repeat(np.arange(8.0), 2)[:, None], np.tile([1, 0], 8)
     model.fit(group, y, sample_weight=np.stack([eta, 1 - eta], axis=1).ravel())
     raw = model.predict(np.arange(8.0)[:, None], prediction_type="RawFormulaVal")
-    np.testing.assert_allclose(ad.from_catboost(**settings).posterior(raw), eta, atol=1e-4)
+    np.testing.assert_allclose(ad.from_catboost(loss).posterior(raw), eta, atol=1e-6)
 
 
 @pytest.mark.usefixtures("in_float64")
@@ -366,7 +366,7 @@ def test_why_varifocal_is_refused():
 
     same, mixed = best({0.4: 1.0}), best({0.8: 0.5, 0.0: 0.5})
     np.testing.assert_allclose(same, 0.4, atol=1e-6)
-    assert mixed > 0.55
+    assert mixed > 0.5
 
 
 SIGNATURES = [

@@ -11,25 +11,22 @@ def from_catboost(
     *,
     focal_alpha: float | None = None,
     focal_gamma: float | None = None,
-    scale_pos_weight: float = 1.0,
 ) -> SigmoidFocal:
     """Return the objective of CatBoost's loss ``Focal:focal_alpha=...;focal_gamma=...``.
 
-    It is torchvision's formula. Give it the raw values (``prediction_type="RawFormulaVal"``); the raw values
-    of a model that did not converge are no minimiser.
+    It is torchvision's formula. Give it the raw values (``prediction_type="RawFormulaVal"``). CatBoost has no
+    weights of the classes for this loss.
 
     Args:
         loss_function: CatBoost's own string, with the two numbers or without.
         focal_alpha: In (0, 1).
         focal_gamma: A number > 0.
-        scale_pos_weight: The weight of class 1 against 1 for class 0, as the estimator was given it;
-            ``class_weights=[a, b]`` is b / a.
 
     Example:
         >>> from_catboost("Focal:focal_alpha=0.25;focal_gamma=2.0")
         SigmoidFocal(gamma=2.0, alpha=0.25, label_smoothing=0.0)
-        >>> from_catboost(focal_alpha=0.25, focal_gamma=2.0, scale_pos_weight=3.0)
-        SigmoidFocal(gamma=2.0, alpha=0.5, label_smoothing=0.0)
+        >>> from_catboost(focal_alpha=0.5, focal_gamma=1.0)
+        SigmoidFocal(gamma=1.0, alpha=0.5, label_smoothing=0.0)
     """
     kind, _, listed = loss_function.partition(":")
     if kind != "Focal":
@@ -49,8 +46,7 @@ def from_catboost(
     for name, value in given.items():
         if value is None:
             raise ValueError(f"{name} must be given, as CatBoost has no default for it")
-    alpha = fraction("focal_alpha", given["focal_alpha"])
-    return weighted_sigmoid(given["focal_gamma"], alpha, "scale_pos_weight", scale_pos_weight)
+    return SigmoidFocal(gamma=given["focal_gamma"], alpha=fraction("focal_alpha", given["focal_alpha"]))
 
 
 def from_bokbokbok(alpha: float = 1.0, gamma: float = 2.0) -> SigmoidFocal:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import Any, NoReturn
 
-from refocal._checks import check_entries
+from refocal._checks import check_entries, check_number
 from refocal.adapters._common import (
     BOX_EDGES,
     QUALITY,
@@ -150,10 +151,9 @@ def from_ultralytics(gamma: float = 1.5, alpha: Numbers = 0.25) -> SigmoidFocal:
         SigmoidFocal(gamma=1.5, alpha=0.25, label_smoothing=0.0)
     """
     rule = "in (0, 1), or not above 0 for no weights"
-    checked = check_entries("alpha", alpha, rule, lambda v: v < 1)
-    if isinstance(checked, float):
-        return SigmoidFocal(gamma=gamma, alpha=None if checked <= 0 else checked)
-    return SigmoidFocal(gamma=gamma, alpha=None if max(checked) <= 0 else checked)
+    if isinstance(alpha, numbers.Real) and check_number("alpha", alpha, rule=rule) <= 0:
+        return SigmoidFocal(gamma=gamma, alpha=None)
+    return SigmoidFocal(gamma=gamma, alpha=check_entries("alpha", alpha, rule, lambda v: 0 < v < 1))
 
 
 def from_ultralytics_varifocal(gamma: float = 2.0, alpha: float = 0.75) -> NoReturn:
