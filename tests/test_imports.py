@@ -32,6 +32,7 @@ BASE = [
 ]
 ORDER = [
     *BASE,
+    "detection",
     "torch",
     "sklearn",
     "boosting",
