@@ -11,6 +11,8 @@ import jax
 import numpy as np
 import pytest
 import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from refocal import SigmoidFocal
 from refocal.detection import DetectionCalibration, match_detections
@@ -69,9 +71,9 @@ def test_matching_beside_brute_force(threshold, classes):
     found = 0
     for _ in range(60):
         boxes, scores, labels, truths, truth_labels = an_image(rng, rng.integers(0, 8), rng.integers(0, 20))
-        given = {"labels": labels, "truth_labels": truth_labels} if classes else {}
-        right = match_detections(boxes, scores, truths, iou_threshold=threshold, **given)
-        assert right.tolist() == slow_match(boxes, scores, truths, threshold, **given)
+        named = {"labels": labels, "truth_labels": truth_labels} if classes else {}
+        right = match_detections(boxes, scores, truths, iou_threshold=threshold, **named)
+        assert right.tolist() == slow_match(boxes, scores, truths, threshold, **named)
         found += right.sum()
     assert found > 50
 
@@ -217,19 +219,68 @@ def test_tensors_of_other_libraries(dtype):
     assert match_detections(boxes, leaf, boxes[:1]).tolist() == [True, False]
 
 
+@st.composite
+def images(draw):
+    """Boxes, scores and truths in any float dtype and layout, zero rows too."""
+    n, m = draw(st.integers(0, 6)), draw(st.integers(0, 4))
+    dtype = draw(st.sampled_from(["float16", "float32", "float64"]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+
+    def laid_out(x):
+        kind = draw(st.sampled_from(["plain", "strided", "transposed", "reversed", "torch"]))
+        if kind == "strided":
+            return np.repeat(x, 2, axis=0)[::2]
+        if kind == "transposed":
+            return np.asfortranarray(x)
+        if kind == "reversed":
+            return np.flip(np.flip(x, axis=0).copy(), axis=0)
+        return torch.from_numpy(x) if kind == "torch" else x
+
+    boxes, truths = (rng.integers(0, 9, (k, 2, 2)) for k in (n, m))
+    boxes, truths = (np.sort(x, axis=1).reshape(-1, 4).astype(dtype) for x in (boxes, truths))
+    scores = (rng.integers(0, 9, n) / 8).astype(dtype)
+    return boxes, scores, truths, laid_out
+
+
+@given(images())
+def test_any_dtype_and_layout(image):
+    boxes, scores, truths, laid_out = image
+    right = match_detections(laid_out(boxes), laid_out(scores), laid_out(truths), iou_threshold=0.25)
+    assert right.tolist() == slow_match(boxes.astype(float), scores, truths.astype(float), 0.25)
+    stats = DetectionCalibration(4, ("cx", "h"), 0.25, match_classes=False)
+    stats.update(laid_out(boxes), laid_out(scores), laid_out(truths), image_size=(8, 8))
+    assert stats.n == len(scores)
+    assert stats.hits.sum() == right.sum()
+    np.testing.assert_allclose(
+        (np.nan_to_num(stats.confidence) * stats.counts).sum(), scores.sum(), atol=1e-3
+    )
+    if len(scores):
+        assert 0 <= stats.d_ece() <= stats.d_mce() <= 1
+
+
+@given(images(), st.sampled_from([np.nan, np.inf, -np.inf]), st.sampled_from(["boxes", "scores", "truths"]))
+def test_no_odd_value_goes_through(image, odd, where):
+    boxes, scores, truths, _ = image
+    arrays = {"boxes": boxes, "scores": scores, "truths": truths}
+    assume(arrays[where].size)
+    arrays[where].flat[-1] = odd
+    with pytest.raises(ValueError, match=f"^{where} must be "):
+        match_detections(**arrays)
+
+
 def test_nothing_is_added_where_something_is_wrong():
     stats = DetectionCalibration(features=("cx",), match_classes=False)
     box = [[0.0, 0.0, 10.0, 10.0]]
     stats.update(box, [0.5], box, image_size=(20, 20))
     before = stats.to_dict()
-    for given in (
+    for wrong in (
         {"boxes": [[0.0, 0.0, np.nan, 1.0]], "image_size": (20, 20)},
         {"scores": [1.5], "image_size": (20, 20)},
         {"image_size": None},
         {"image_size": (5, 5)},
     ):
         with pytest.raises(ValueError, match="must"):
-            stats.update(**{"boxes": box, "scores": [0.5], "truths": box} | given)
+            stats.update(**{"boxes": box, "scores": [0.5], "truths": box} | wrong)
     assert stats.to_dict() == before
 
 

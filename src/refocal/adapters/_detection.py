@@ -181,8 +181,9 @@ def from_ultralytics_varifocal(gamma: float = 2.0, alpha: float = 0.75) -> NoRet
 def from_yolov5(loss_fcn: Any = None, gamma: float = 1.5, alpha: float = 0.25) -> SigmoidFocal:
     """Return the objective of YOLOv5's ``FocalLoss`` (``fl_gamma`` > 0) for its class scores.
 
-    It is torchvision's formula, with the ``pos_weight`` of the wrapped loss. The objectness has a box's
-    overlap as its target and no posterior: use the class scores only. Hold ``label_smoothing`` at 0.
+    It is torchvision's formula, with the ``pos_weight`` of the wrapped loss. It holds for the class scores
+    alone: the objectness has a box's overlap as its target, and no posterior. Nor does it hold for models
+    trained with ``label_smoothing``, which YOLOv5 puts into the focal factor too.
 
     Args:
         loss_fcn: The wrapped ``torch.nn.BCEWithLogitsLoss``, or None for one without weights.
