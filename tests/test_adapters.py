@@ -429,6 +429,20 @@ def test_wrong_kinds(call, text):
         call()
 
 
+def test_heat_map_losses_have_no_posterior():
+    """Why GaussianFocalLoss is refused: a negative's height moves the score, at one probability of a centre."""
+
+    def best(height):
+        def risk(z):
+            p = torch.sigmoid(z)
+            of_centre, of_other = -((1 - p) ** 2) * torch.log(p), -(p**2) * torch.log(1 - p)
+            return torch.sum(0.3 * of_centre + 0.7 * (1 - height) ** 4 * of_other)
+
+        return minimise(risk, 1)[0]
+
+    assert abs(best(0.0) - best(0.5)) > 0.3
+
+
 def test_quality_losses_have_no_posterior():
     """Why QualityFocalLoss is refused: qualities of the same mean end at different scores."""
 

@@ -15,6 +15,10 @@ QUALITY = (
     "its targets are qualities of boxes between 0 and 1 that do not enter the loss linearly, so that the "
     "best score depends on more than their mean and belongs to no probability"
 )
+HEAT_MAP = (
+    "its targets are heights of a heat map that weigh the negatives, so that the best score depends on more "
+    "than the probability of a centre"
+)
 BOX_EDGES = "it is a loss of box edges, not of classes"
 REDUCED = (
     "the reduced loss has a break at its threshold, and the scores around it are the minimiser of no "

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 from refocal._checks import check_entries, check_number
 from refocal.adapters._common import (
     BOX_EDGES,
+    HEAT_MAP,
     QUALITY,
     Numbers,
     fraction,
@@ -71,7 +72,7 @@ MMDETECTION = {
     "FocalCustomLoss": "",
     "QualityFocalLoss": QUALITY,
     "DistributionFocalLoss": BOX_EDGES,
-    "GaussianFocalLoss": QUALITY,
+    "GaussianFocalLoss": HEAT_MAP,
     "VarifocalLoss": QUALITY,
 }
 
@@ -98,8 +99,8 @@ def from_mmdetection(
         reduction: Without effect on the posterior.
         loss_weight: Without effect on the posterior.
         activated: Whether the loss took sigmoid scores; then use ``posterior_from_probs``.
-        type: The class name in the configuration. The losses for qualities of boxes (QualityFocalLoss,
-            VarifocalLoss, GaussianFocalLoss) are refused, whatever their arguments.
+        type: The class name in the configuration. The losses for qualities of boxes and for heat maps
+            (QualityFocalLoss, VarifocalLoss, GaussianFocalLoss) are refused, whatever their arguments.
         others: The arguments of those losses; for FocalCustomLoss, ``num_classes``.
 
     Example:
