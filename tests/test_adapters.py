@@ -430,7 +430,7 @@ def test_wrong_kinds(call, text):
 
 
 def test_heat_map_losses_have_no_posterior():
-    """Why GaussianFocalLoss is refused: a negative's height moves the score, at one probability of a centre."""
+    """Why GaussianFocalLoss is refused: the height of the negatives moves the score."""
 
     def best(height):
         def risk(z):
