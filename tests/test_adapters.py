@@ -422,7 +422,7 @@ def test_bad_input(call, text):
         (lambda: ad.from_bokbokbok("1"), "alpha must be a number or one number a class, got '1'"),
         (lambda: ad.from_torchvision(alpha=None), "alpha must be a number, got None"),
     ],
-    ids=str,
+    ids=range(4),
 )
 def test_wrong_kinds(call, text):
     with pytest.raises(TypeError, match=f"^{re.escape(text)}$"):
