@@ -1,6 +1,7 @@
 """The adapters: each library's loss in a few lines, its minimiser by an optimiser, and the truth back.
 
-The formulas here are written from what the libraries' sources compute, for logits z of one row.
+The formulas here are written from what the libraries' sources compute, for logits z of one row, and hold also
+where the libraries are not installed; test_adapters_real.py has the libraries themselves.
 """
 
 from __future__ import annotations
@@ -11,22 +12,11 @@ import numpy as np
 import pytest
 import scipy.optimize
 import torch
+from risk import minimise
 from torch.nn.functional import logsigmoid
 
 from refocal import Asymmetric, Focal, OneVsRest, SigmoidFocal
 from refocal import adapters as ad
-
-
-def minimise(risk, n, start=0.0):
-    def value_and_gradient(z):
-        z = torch.tensor(z, requires_grad=True)
-        value = risk(z)
-        return value.item(), torch.autograd.grad(value, z)[0].numpy()
-
-    x = np.full(n, start)
-    for _ in range(2):
-        x = scipy.optimize.minimize(value_and_gradient, x, jac=True, method="BFGS", options={"gtol": 1e-11}).x
-    return x
 
 
 def sigmoid_focal(z, y, alpha, gamma):
@@ -66,7 +56,7 @@ BINARY = {
     "smp multilabel": (ad.from_smp("multilabel"), lambda z, y: sigmoid_focal(z, y, None, 2.0)),
     "kornia binary": (ad.from_kornia_binary(), lambda z, y: sigmoid_focal(z, y, 0.25, 2.0)),
     "kornia binary, pos_weight": (
-        ad.from_kornia_binary(0.25, 2.0, pos_weight=3.0),
+        ad.from_kornia_binary(0.25, 2.0, "mean", 3.0),
         lambda z, y: sigmoid_focal(z, y, 0.25, 2.0) * (3.0 if y else 1.0),
     ),
     "kornia binary, pos_weight, no alpha": (
@@ -74,6 +64,24 @@ BINARY = {
         lambda z, y: sigmoid_focal(z, y, None, 2.0) * (3.0 if y else 1.0),
     ),
     "MONAI": (ad.from_monai(gamma=2.0, alpha=0.75), lambda z, y: sigmoid_focal(z, y, 0.75, 2.0)),
+    "MONAI, an alpha for each class": (
+        ad.from_monai(alpha=[0.3]),
+        lambda z, y: sigmoid_focal(z, y, None, 2.0) * (0.3 if y else 1.0),
+    ),
+    "transformers": (ad.from_transformers(num_boxes=7), lambda z, y: sigmoid_focal(z, y, 0.25, 2.0) / 7),
+    "ultralytics": (ad.from_ultralytics(), lambda z, y: sigmoid_focal(z, y, 0.25, 1.5)),
+    "ultralytics, no alpha": (ad.from_ultralytics(2.0, 0), lambda z, y: sigmoid_focal(z, y, None, 2.0)),
+    "YOLOv5": (ad.from_yolov5(), lambda z, y: sigmoid_focal(z, y, 0.25, 1.5)),
+    "YOLOv5, pos_weight": (
+        ad.from_yolov5(torch.nn.BCEWithLogitsLoss(pos_weight=torch.tensor([3.0])), 2.0, 0.4),
+        lambda z, y: sigmoid_focal(z, y, 0.4, 2.0) * (3.0 if y else 1.0),
+    ),
+    "optax": (ad.from_optax(alpha=0.4, gamma=0.5), lambda z, y: sigmoid_focal(z, y, 0.4, 0.5)),
+    "catalyst": (ad.from_catalyst(gamma=1.0), lambda z, y: sigmoid_focal(z, y, 0.25, 1.0)),
+    "bokbokbok": (
+        ad.from_bokbokbok(alpha=4.0),
+        lambda z, y: sigmoid_focal(z, y, None, 2.0) * (4.0 if y else 1.0),
+    ),
     "Keras binary": (ad.from_keras_binary(), lambda z, y: keras_binary(z, y, 0.5, 2.0)),
     "Keras binary, balanced": (ad.from_keras_binary(True), lambda z, y: keras_binary(z, y, 0.25, 2.0)),
     "timm multilabel": (ad.from_timm_multilabel(), lambda z, y: asl(z, y, 1.0, 4.0, 0.05)),
@@ -147,13 +155,13 @@ MULTICLASS = {
         ad.from_smp("multiclass", alpha=0.25),
         lambda z, y: one_vs_rest(z, y, 0.25, 2.0),
     ),
-    "kornia": (ad.from_kornia(3), lambda z, y: softmax_focal(z, y, 2.0)),
+    "kornia": (ad.from_kornia(None), lambda z, y: softmax_focal(z, y, 2.0)),
     "kornia, alpha": (
-        ad.from_kornia(3, alpha=0.25, gamma=1.0),
+        ad.from_kornia(0.25, 1.0, "mean", n_classes=3),
         lambda z, y: softmax_focal(z, y, 1.0, (0.75, 0.25, 0.25)),
     ),
     "kornia, alpha and weight": (
-        ad.from_kornia(3, alpha=0.25, weight=[1.0, 2.0, 4.0]),
+        ad.from_kornia(alpha=0.25, weight=[1.0, 2.0, 4.0]),
         lambda z, y: softmax_focal(z, y, 2.0, (0.75, 0.5, 1.0)),
     ),
     "MONAI softmax": (
@@ -168,12 +176,21 @@ MULTICLASS = {
         ad.from_monai(to_onehot_y=True, alpha=0.75),
         lambda z, y: one_vs_rest(z, y, 0.75, 2.0),
     ),
+    "MONAI softmax, an alpha for each class": (
+        ad.from_monai(use_softmax=True, alpha=[0.25, 0.5, 0.75], weight=[1.0, 2.0, 3.0]),
+        lambda z, y: softmax_focal(z, y, 2.0, (0.25, 1.0, 2.25)),
+    ),
+    "catalyst multiclass": (
+        ad.from_catalyst_multiclass(),
+        lambda z, y: one_vs_rest(z, y, 0.25, 2.0),
+    ),
+    "fastai": (ad.from_fastai(), lambda z, y: softmax_focal(z, y, 2.0)),
     "Keras categorical": (
         ad.from_keras_categorical(),
         lambda z, y: keras_categorical(z, y, 0.25, 2.0, 0.0),
     ),
     "Keras categorical, all options": (
-        ad.from_keras_categorical([0.2, 0.5, 0.3], 1.0, 0.1),
+        ad.from_keras_categorical([0.2, 0.5, 0.3], 1.0, label_smoothing=0.1),
         lambda z, y: keras_categorical(z, y, [0.2, 0.5, 0.3], 1.0, 0.1),
     ),
     "timm single label": (
@@ -246,28 +263,65 @@ def test_adapters_return_what_they_say():
     assert isinstance(ad.from_smp("multiclass"), OneVsRest)
     assert ad.from_timm_multilabel(clip=None).clip == 0
     assert ad.from_timm_multilabel(disable_torch_grad_focal_loss=True) == Asymmetric(1.0, 4.0, 0.05, True)
+    assert ad.from_fastai(weight=[1.0, 1.0, 1.0]) == Focal(gamma=2.0)
+    assert ad.from_ultralytics(alpha=[0.25, 0.5]).alpha == (0.25, 0.5)
+    assert ad.from_keras_categorical(0.25) == Focal(gamma=2.0)
+    assert ad.from_monai(True, True, alpha=[1.0, 3.0]) == OneVsRest(SigmoidFocal(2.0, (0.5, 0.75)))
+    assert ad.from_mmdetection(type="mmdet.FocalCustomLoss", num_classes=80).alpha == 0.25
     two = ad.from_kornia_binary(0.5, 2.0, pos_weight=[1.0, 3.0])
     assert two == SigmoidFocal(gamma=2.0, alpha=(0.5, 0.75))
 
 
-CONTINUOUS = (
-    "its targets are continuous and enter the loss not linearly, so no score belongs to a probability"
+QUALITY = (
+    "its targets are qualities of boxes between 0 and 1 that do not enter the loss linearly, so that the "
+    "best score depends on more than their mean and belongs to no probability"
+)
+REDUCED = (
+    "the reduced loss has a break at its threshold, and the scores around it are the minimiser of no "
+    "probability"
 )
 BAD = [
-    (lambda: ad.from_torchvision(alpha=1.0), "alpha must be in (0, 1), or None, got 1.0"),
+    (lambda: ad.from_torchvision(alpha=1.0), "alpha must be in (0, 1), or negative for no weights, got 1.0"),
+    (lambda: ad.from_fvcore(0), "alpha must be in (0, 1), or negative for no weights, got 0"),
+    (
+        lambda: ad.from_detectron2(focal_loss_alpha=2.0),
+        "focal_loss_alpha must be in (0, 1), or negative for no weights, got 2.0",
+    ),
     (lambda: ad.from_torchvision(gamma=-2), "gamma must be finite and >= 0, got -2"),
     (
-        lambda: ad.from_mmdetection("QualityFocalLoss"),
-        f"loss must be 'FocalLoss', got 'QualityFocalLoss': {CONTINUOUS}",
+        lambda: ad.from_mmdetection(type="QualityFocalLoss", use_sigmoid=True, beta=2.0, loss_weight=1.0),
+        f"type must be 'FocalLoss', got 'QualityFocalLoss': {QUALITY}",
     ),
     (
-        lambda: ad.from_mmdetection("CrossEntropyLoss"),
-        "loss must be 'FocalLoss', got 'CrossEntropyLoss': unknown here",
+        lambda: ad.from_mmdetection(type="mmdet.VarifocalLoss", alpha=0.75, gamma=2.0, iou_weighted=True),
+        f"type must be 'FocalLoss', got 'mmdet.VarifocalLoss': {QUALITY}",
+    ),
+    (
+        lambda: ad.from_mmdetection(type="DistributionFocalLoss", loss_weight=0.25),
+        "type must be 'FocalLoss', got 'DistributionFocalLoss': it is a loss of box edges, not of classes",
+    ),
+    (
+        lambda: ad.from_mmdetection(type="CrossEntropyLoss"),
+        "type must be 'FocalLoss', got 'CrossEntropyLoss': unknown here",
     ),
     (
         lambda: ad.from_mmdetection(use_sigmoid=False),
         "use_sigmoid must be True, got False: mmdetection has no softmax focal loss",
     ),
+    (lambda: ad.from_mmdetection(alpha=-1), "alpha must be in (0, 1), got -1"),
+    (
+        lambda: ad.from_ultralytics(alpha=1.0),
+        "alpha must be in (0, 1), or not above 0 for no weights, got 1.0",
+    ),
+    (
+        lambda: ad.from_ultralytics(alpha=[0.5, 0.0]),
+        "alpha must be in (0, 1), or not above 0 for no weights, got 0.0",
+    ),
+    (
+        lambda: ad.from_ultralytics_varifocal(2.0, 0.75),
+        f"loss must be ultralytics' FocalLoss, got 'VarifocalLoss': {QUALITY}",
+    ),
+    (lambda: ad.from_yolov5_quality(), f"loss must be YOLOv5's FocalLoss, got 'QFocalLoss': {QUALITY}"),
     (lambda: ad.from_smp("soft"), "mode must be 'binary', 'multilabel' or 'multiclass', got 'soft'"),
     (
         lambda: ad.from_smp("binary", normalized=True),
@@ -276,12 +330,26 @@ BAD = [
     ),
     (
         lambda: ad.from_smp("binary", reduced_threshold=0.5),
-        "reduced_threshold must be None, got 0.5: the reduced loss has a break at its threshold, and the "
-        "scores around it are the minimiser of no probability",
+        f"reduced_threshold must be None, got 0.5: {REDUCED}",
     ),
-    (lambda: ad.from_kornia(1), "n_classes must be an integer >= 2, got 1"),
     (
-        lambda: ad.from_kornia(3, weight=[1.0, 2.0]),
+        lambda: ad.from_smp("multiclass", from_logits=False),
+        "from_logits must be True in the mode 'multiclass', got False: the loss then takes sigmoids of the "
+        "logarithms of a softmax; use posterior_of with that loss",
+    ),
+    (
+        lambda: ad.from_smp("binary", class_weights=[1.0, 2.0]),
+        "class_weights must be None in the mode 'binary', got [1.0, 2.0]",
+    ),
+    (
+        lambda: ad.from_smp("multilabel", class_weights=[1.0, 0.0]),
+        "class_weights must be finite and > 0, got 0.0",
+    ),
+    (lambda: ad.from_kornia(3, 2.0), "alpha must be in (0, 1), got 3"),
+    (lambda: ad.from_kornia(0.5, n_classes=1), "n_classes must be an integer >= 2, got 1"),
+    (lambda: ad.from_kornia(0.5), "n_classes must be given where a softmax has an alpha, got None"),
+    (
+        lambda: ad.from_kornia(None, weight=[1.0, 2.0], n_classes=3),
         "weight must have one number for each of the 3 classes, got 2",
     ),
     (lambda: ad.from_kornia_binary(pos_weight=0.0), "pos_weight must be finite and > 0, got 0.0"),
@@ -289,27 +357,100 @@ BAD = [
         lambda: ad.from_monai(use_softmax=True, alpha=0.5),
         "n_classes must be given where a softmax has an alpha, got None",
     ),
+    (lambda: ad.from_monai(alpha=1.0), "alpha must be in (0, 1), got 1.0"),
+    (lambda: ad.from_monai(alpha=[0.5, 0.0]), "alpha must be finite and > 0, got 0.0"),
+    (
+        lambda: ad.from_monai(use_softmax=True, alpha=[0.5, 0.5], weight=[1.0, 2.0, 3.0]),
+        "weight must have one number for each of the 2 classes, got 3",
+    ),
     (
         lambda: ad.from_keras_binary(label_smoothing=0.1),
         "label_smoothing must be 0, got 0.1: Keras puts the smoothed label into the focal factor too; "
         "use posterior_of with that loss",
     ),
     (lambda: ad.from_keras_categorical(alpha=[1.0, 0.0]), "alpha must be finite and > 0, got 0.0"),
+    (lambda: ad.from_timm_single_label(eps=1.0), "eps must be in [0, 1), got 1.0"),
     (
-        lambda: ad.from_timm_multilabel(smoothing=0.1),
-        "smoothing must be 0, got 0.1: timm puts the smoothed label into the powers too; "
+        lambda: ad.from_fastai(weight=[1.0, 2.0]),
+        "weight must be None or ones, got (1.0, 2.0): fastai puts the weight into the focal factor too; "
         "use posterior_of with that loss",
     ),
+    (lambda: ad.from_catalyst(reduced=True), f"reduced must be False, got True: {REDUCED}"),
+    (lambda: ad.from_catalyst_multiclass(alpha=0.0), "alpha must be in (0, 1), got 0.0"),
     (
-        lambda: ad.from_timm_multilabel(pos_weight=2.0),
-        "pos_weight must be None, got 2.0: Asymmetric has no weights; use posterior_of",
+        lambda: ad.from_catboost("Logloss"),
+        "loss_function must be CatBoost's 'Focal', got 'Logloss': it is not a focal loss",
     ),
-    (lambda: ad.from_timm_single_label(eps=1.0), "eps must be in [0, 1), got 1.0"),
-    (lambda: ad.from_catboost(0.0, 2.0), "alpha must be in (0, 1), or None, got 0.0"),
+    (lambda: ad.from_catboost(), "focal_alpha must be given, as CatBoost has no default for it"),
+    (
+        lambda: ad.from_catboost("Focal:focal_alpha=0.5"),
+        "focal_gamma must be given, as CatBoost has no default for it",
+    ),
+    (
+        lambda: ad.from_catboost("Focal:focal_alpha=0.5;focal_gamma=two"),
+        "focal_gamma must be a number, got 'two'",
+    ),
+    (
+        lambda: ad.from_catboost("Focal:focal_alpha=0.5;beta=2", focal_gamma=1.0),
+        "loss_function must be 'Focal:focal_alpha=...;focal_gamma=...', each number given once, got "
+        "'Focal:focal_alpha=0.5;beta=2' with focal_alpha=None, focal_gamma=1.0",
+    ),
+    (
+        lambda: ad.from_catboost("Focal:focal_alpha=0.5;focal_gamma=2", focal_gamma=1.0),
+        "loss_function must be 'Focal:focal_alpha=...;focal_gamma=...', each number given once, got "
+        "'Focal:focal_alpha=0.5;focal_gamma=2' with focal_alpha=None, focal_gamma=1.0",
+    ),
+    (lambda: ad.from_catboost(focal_alpha=0.0, focal_gamma=2.0), "focal_alpha must be in (0, 1), got 0.0"),
+    (lambda: ad.from_bokbokbok(alpha=0.0), "alpha must be finite and > 0, got 0.0"),
 ]
 
 
-@pytest.mark.parametrize("call, text", BAD, ids=[text for _, text in BAD])
+@pytest.mark.parametrize("call, text", BAD, ids=range(len(BAD)))
 def test_bad_input(call, text):
     with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
         call()
+
+
+@pytest.mark.parametrize(
+    "call, text",
+    [
+        (
+            lambda: ad.from_mmdetection(beta=2.0),
+            "from_mmdetection() got arguments that FocalLoss does not have: beta",
+        ),
+        (lambda: ad.from_yolov5("bce"), "loss_fcn must be a BCEWithLogitsLoss or None, got 'bce'"),
+        (lambda: ad.from_bokbokbok("1"), "alpha must be a number or one number for each class, got '1'"),
+        (lambda: ad.from_torchvision(alpha=None), "alpha must be a number, got None"),
+    ],
+    ids=range(4),
+)
+def test_wrong_kinds(call, text):
+    with pytest.raises(TypeError, match=f"^{re.escape(text)}$"):
+        call()
+
+
+def test_heat_map_losses_have_no_posterior():
+    """Why GaussianFocalLoss is refused: the height of the negatives moves the score."""
+
+    def best(height):
+        def risk(z):
+            p = torch.sigmoid(z)
+            of_centre, of_other = -((1 - p) ** 2) * torch.log(p), -(p**2) * torch.log(1 - p)
+            return torch.sum(0.3 * of_centre + 0.7 * (1 - height) ** 4 * of_other)
+
+        return minimise(risk, 1)[0]
+
+    assert abs(best(0.0) - best(0.5)) > 0.3
+
+
+def test_quality_losses_have_no_posterior():
+    """Why QualityFocalLoss is refused: qualities of the same mean end at different scores."""
+
+    def best(qualities):
+        def loss(z, q):
+            p = torch.sigmoid(z)
+            return torch.abs(q - p) ** 2 * -(q * torch.log(p) + (1 - q) * torch.log(1 - p))
+
+        return minimise(lambda z: sum(w * loss(z, q).sum() for q, w in qualities.items()), 1, start=0.1)[0]
+
+    assert abs(best({0.8: 0.25, 0.0: 0.75}) - best({0.2: 1.0})) > 0.3
