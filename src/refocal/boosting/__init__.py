@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from refocal.boosting.objective import FocalObjective, focal_metric, focal_objective
+from refocal.boosting.objective import FocalObjective, base_rate_shift, focal_metric, focal_objective
 
-__all__ = ["FocalLGBMClassifier", "FocalObjective", "FocalXGBClassifier", "focal_metric", "focal_objective"]
+__all__ = [
+    "FocalLGBMClassifier",
+    "FocalObjective",
+    "FocalXGBClassifier",
+    "add_start",
+    "base_rate_shift",
+    "focal_metric",
+    "focal_objective",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -15,8 +23,8 @@ def __getattr__(name: str) -> Any:
         from refocal.boosting._xgboost import FocalXGBClassifier
 
         return FocalXGBClassifier
-    if name == "FocalLGBMClassifier":
-        from refocal.boosting._lightgbm import FocalLGBMClassifier
+    if name in ("FocalLGBMClassifier", "add_start"):
+        from refocal.boosting import _lightgbm
 
-        return FocalLGBMClassifier
+        return getattr(_lightgbm, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.utils.validation import _check_sample_weight, _num_samples, column_or_1d, validate_data
 
 from refocal import objective_from_dict
-from refocal.boosting.objective import FocalObjective, Metric, focal_metric, focal_objective
+from refocal.boosting.objective import FocalObjective, Metric, base_rate_shift, focal_metric, focal_objective
 from refocal.sklearn._base import FocalClassifier
 from refocal.sklearn._gradients import Floats
 
@@ -36,6 +36,7 @@ class FocalBoostingClassifier(FocalClassifier):
         early_stopping_rounds: int | None = None,
         eval_metric: str | Metric = "nll",
         categorical_features: Any = None,
+        keep_base_rate: bool = True,
         **options: Any,
     ) -> None:
         self.gamma = gamma
@@ -45,6 +46,7 @@ class FocalBoostingClassifier(FocalClassifier):
         self.early_stopping_rounds = early_stopping_rounds
         self.eval_metric = eval_metric
         self.categorical_features = categorical_features
+        self.keep_base_rate = keep_base_rate
         for name, value in options.items():
             setattr(self, name, value)
 
@@ -93,10 +95,13 @@ class FocalBoostingClassifier(FocalClassifier):
         evals = self._eval_sets(eval_set, sample_weight_eval_set)
         if self.early_stopping_rounds is not None and not evals:
             raise ValueError("eval_set must have at least one pair where early_stopping_rounds is given")
-        self.start_ = np.array(objective.start)
         self.evals_result_: dict[str, dict[str, list[float]]] = {}
         metric = focal_metric(self.objective_, self.eval_metric)
-        self.booster_ = self._train(options, X, codes, weights, evals, objective, metric, callbacks)
+        booster, margins = self._train(options, X, codes, weights, evals, objective, metric, callbacks)
+        self.start_ = np.array(objective.start)
+        if self.keep_base_rate:
+            self.start_ += base_rate_shift(self.objective_, margins, prior, weights)
+        self.booster_ = self._with_start(booster, self.start_)
         return self
 
     def decision_function(self, X: Any) -> Floats:
@@ -174,8 +179,12 @@ class FocalBoostingClassifier(FocalClassifier):
         objective: FocalObjective,
         metric: Any,
         callbacks: Any,
-    ) -> Any:
-        """Return the engine's model, which carries the start, cut at the best round."""
+    ) -> tuple[Any, Floats]:
+        """Return the engine's model, cut at the best round, and its margins of the training data."""
+        raise NotImplementedError
+
+    def _with_start(self, booster: Any, start: Floats) -> Any:
+        """Return the model that carries this start."""
         raise NotImplementedError
 
     def _margins(self, X: Any) -> Any:

@@ -33,12 +33,14 @@ class FocalLGBMClassifier(FocalBoostingClassifier):
             is kept.
         eval_metric: Of the posterior: "nll", "brier", or a function of labels 0..K-1 and the posterior.
         categorical_features: Names or numbers of columns, or a mask; pandas' categories need no mention.
+        keep_base_rate: Whether the start is moved after training so that the mean of ``predict_proba`` on the
+            training data is the base rate, as it is for the log loss; see `base_rate_shift`.
         **options: Every other option of ``lightgbm.train``: num_leaves, learning_rate, device="gpu", ...
             ``verbosity`` is -1 unless given.
 
     Attributes:
         booster_: The ``lightgbm.Booster``; it predicts the logits.
-        start_: The logits before the first tree.
+        start_: The logits of a model without trees: what the engine's model adds to those of the trees.
         objective_: The `refocal.Focal` that was trained with; two classes have the logits (0, margin).
         classes_: The labels.
         evals_result_: The metric of each round for each eval set.
@@ -85,7 +87,7 @@ class FocalLGBMClassifier(FocalBoostingClassifier):
         objective: FocalObjective,
         metric: Any,
         callbacks: Any,
-    ) -> Any:
+    ) -> tuple[Any, Floats]:
         params = {"verbosity": -1, **options, "objective": objective, "metric": "None"}
         if len(objective.start) > 1:
             params["num_class"] = len(objective.start)
@@ -102,11 +104,16 @@ class FocalLGBMClassifier(FocalBoostingClassifier):
             valid_names=[f"validation_{i}" for i in range(len(sets))],
             feval=metric if sets else None,
             callbacks=[*hooks, *(callbacks or [])],
+            keep_training_booster=True,
         )
         if self.early_stopping_rounds is not None:
             self.best_iteration_ = booster.best_iteration - 1
-        add_start(booster, objective.start)
-        return booster
+            return booster, booster.predict(X, raw_score=True) + np.array(objective.start).squeeze()
+        return booster, _training_scores(booster)
+
+    def _with_start(self, booster: Any, start: Floats) -> Any:
+        add_start(booster, start)
+        return lightgbm.Booster(model_str=booster.model_to_string())  # without the training data
 
     def _data(self, X: Any, codes: Any, weights: Any, objective: FocalObjective, ref: Any = None) -> Any:
         columns = self._categorical_columns(_num_features(X))
@@ -130,7 +137,19 @@ class FocalLGBMClassifier(FocalBoostingClassifier):
         return lightgbm.Booster(model_file=path)
 
 
-def add_start(booster: Any, start: tuple[float, ...]) -> None:
+def _training_scores(booster: Any) -> Floats:
+    """Return the scores of the training data, which the engine has, without a pass over the trees."""
+    found: list[Floats] = []
+
+    def read(scores: Floats, data: Any) -> tuple[str, float, bool]:
+        found.append(scores.copy())
+        return "", 0.0, False
+
+    booster.eval_train(read)
+    return found[0]
+
+
+def add_start(booster: Any, start: Any) -> None:
     """Add the start to the leaves of a LightGBM model's first trees, as its own losses do.
 
     For models trained with ``init_score``, which the model does not hold. Call it once, after training.

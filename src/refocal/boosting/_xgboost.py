@@ -33,12 +33,14 @@ class FocalXGBClassifier(FocalBoostingClassifier):
             is kept.
         eval_metric: Of the posterior: "nll", "brier", or a function of labels 0..K-1 and the posterior.
         categorical_features: Names or numbers of columns, or a mask; pandas' categories need no mention.
+        keep_base_rate: Whether the start is moved after training so that the mean of ``predict_proba`` on the
+            training data is the base rate, as it is for the log loss; see `base_rate_shift`.
         **options: Every other option of ``xgboost.train``: max_depth, learning_rate, reg_lambda,
             device="cuda", ...
 
     Attributes:
         booster_: The ``xgboost.Booster``; it predicts the logits.
-        start_: The logits before the first tree.
+        start_: The logits of a model without trees: what the engine's model adds to those of the trees.
         objective_: The `refocal.Focal` that was trained with; two classes have the logits (0, margin).
         classes_: The labels.
         evals_result_: The metric of each round for each eval set.
@@ -77,7 +79,7 @@ class FocalXGBClassifier(FocalBoostingClassifier):
         objective: FocalObjective,
         metric: Any,
         callbacks: Any,
-    ) -> Any:
+    ) -> tuple[Any, Floats]:
         many = len(objective.start) > 1
         params = {
             **options,
@@ -104,6 +106,10 @@ class FocalXGBClassifier(FocalBoostingClassifier):
         if self.early_stopping_rounds is not None:
             self.best_iteration_ = booster.best_iteration
             booster = booster[: booster.best_iteration + 1]
+        return booster, booster.predict(train, output_margin=True)
+
+    def _with_start(self, booster: Any, start: Floats) -> Any:
+        booster.set_param({"base_score": start.tolist() if len(start) > 1 else float(start[0])})
         return booster
 
     def _data(self, X: Any, codes: Any, weights: Any, options: dict[str, Any], ref: Any = None) -> Any:

@@ -12,6 +12,12 @@ from refocal import Focal, SigmoidFocal
 from refocal.sklearn._base import softmax_logits
 from refocal.sklearn._gradients import Floats, kernels
 
+NO_SHIFT, MOST_SHIFTS = 1e-4, 10
+"""How close, relatively, the mean posterior is brought to the prior, and in how many steps at most."""
+
+SMALL_SHIFT, ROWS_FOR_SLOPES = 1e-3, 10_000
+"""How the derivatives of the mean posterior are found: by differences, on about so many rows."""
+
 SMALLEST_CURVATURE = 1e-16
 """What XGBoost's own losses have: a leaf of rows without curvature would divide by 0."""
 
@@ -107,10 +113,7 @@ def focal_objective(
         >>> found.gradients(scores, labels, np.empty(0))[1].round(4)  # 0.01 * 0.99
         array([0.0099, 0.0099], dtype=float32)
     """
-    shares = np.asarray(prior, dtype=np.float64)
-    shares = np.array([1 - shares, shares]) if shares.ndim == 0 else shares / shares.sum()
-    if shares.ndim != 1 or len(shares) < 2 or not ((shares > 0) & (shares < 1)).all():
-        raise ValueError(f"prior must be within (0, 1), for y = 1 or for each class, got {prior!r}")
+    shares = _shares(prior)
     softmax = _as_softmax(objective, len(shares))
     logits = np.asarray(softmax.logits(shares))
     k = len(shares)
@@ -121,6 +124,14 @@ def focal_objective(
     return dataclasses.replace(
         unit, factor=float(wanted / hess.sum()), damping=k / (k - 1) if damping is None else damping
     )
+
+
+def _shares(prior: Any) -> Floats:
+    shares = np.asarray(prior, dtype=np.float64)
+    shares = np.array([1 - shares, shares]) if shares.ndim == 0 else shares
+    if shares.ndim != 1 or len(shares) < 2 or not ((shares > 0) & (shares < 1)).all():
+        raise ValueError(f"prior must be within (0, 1), for y = 1 or for each class, got {prior!r}")
+    return shares / shares.sum()
 
 
 def _as_softmax(objective: Any, n_classes: int) -> Focal:
@@ -143,6 +154,56 @@ def _as_softmax(objective: Any, n_classes: int) -> Focal:
             f"weight must have one number for each of the {n_classes} classes, got {len(objective.weight)}"
         )
     return objective
+
+
+def base_rate_shift(objective: Focal | SigmoidFocal, scores: Any, prior: Any, sample_weight: Any = None) -> Floats:
+    """Return what to add to all scores so that the mean posterior is the class prior.
+
+    The log loss keeps the base rate by itself, as its gradients are the residuals, which sum to 0 at the end.
+    Those of the focal loss are residuals with weights, and a few hundred trees leave the mean posterior some
+    percent off. The shift is a change of the start; it keeps the order of rows.
+
+    Args:
+        objective: What was trained with, as for `focal_objective`.
+        scores: The model's, on its training data.
+        prior: The share of y = 1, or of each class, as for `focal_objective`.
+        sample_weight: A number >= 0 for each row, or None.
+
+    Returns:
+        One number with two classes, else one for each class, as an array.
+
+    Example:
+        >>> import refocal
+        >>> spec, posterior = refocal.SigmoidFocal(2.0, alpha=None), np.array([0.1, 0.2, 0.3])
+        >>> base_rate_shift(spec, spec.logits(posterior) - 0.5, 0.2).round(3)
+        array([0.5])
+    """
+    logits = softmax_logits(np.asarray(scores, dtype=np.float64))
+    softmax, shares = _as_softmax(objective, logits.shape[1]), _shares(prior)
+    weight = None if sample_weight is None or not len(sample_weight) else sample_weight
+    some = slice(None, None, max(1, len(logits) // ROWS_FOR_SLOPES))
+    free = slice(1, None) if np.ndim(scores) == 1 else slice(None)  # of two classes the first logit stays 0
+
+    def log_means(shift: Floats, rows: slice = slice(None)) -> Floats:
+        probs = np.exp(softmax.log_posterior(logits[rows] + shift))
+        means: Floats = np.log(np.average(probs, axis=0, weights=None if weight is None else weight[rows]))
+        return means
+
+    shift = np.zeros(logits.shape[1])
+    gap = np.log(shares) - log_means(shift)
+    for _ in range(MOST_SHIFTS):
+        if np.abs(gap).max() < NO_SHIFT:
+            break
+        moves = SMALL_SHIFT * np.eye(len(shift))[free]
+        slopes = np.array([log_means(shift + move, some) - log_means(shift - move, some) for move in moves])
+        step = np.zeros_like(shift)
+        step[free] = np.linalg.lstsq(slopes.T / (2 * SMALL_SHIFT), gap, rcond=1e-6)[0]
+        step = np.clip(step, -1, 1)
+        new_gap = np.log(shares) - log_means(shift + step)
+        if not np.abs(new_gap).max() < np.abs(gap).max():
+            break  # scores so extreme that no shift helps
+        shift, gap = shift + step, new_gap
+    return shift[free]
 
 
 Metric = Callable[[Any, Floats], float]

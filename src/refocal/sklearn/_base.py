@@ -35,7 +35,8 @@ class FocalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict_log_proba(self, X: Any) -> Floats:
         """Return the logarithm of `predict_proba`."""
-        log_probs: Floats = self.objective_.log_posterior(softmax_logits(self.decision_function(X)))
+        logits = softmax_logits(self.decision_function(X))
+        log_probs: Floats = self.objective_.log_posterior(logits)
         return log_probs
 
     def predict_proba(self, X: Any) -> Floats:
