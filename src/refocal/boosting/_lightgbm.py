@@ -88,7 +88,9 @@ class FocalLGBMClassifier(FocalBoostingClassifier):
         metric: Any,
         callbacks: Any,
     ) -> tuple[Any, Floats]:
-        params = {"verbosity": -1, **options, "objective": objective, "metric": "None"}
+        # Without the pre-filter a table too small for any split gives a model of the start alone, not an error.
+        quiet = {"verbosity": -1, "feature_pre_filter": False}
+        params = {**quiet, **options, "objective": objective, "metric": "None"}
         if len(objective.start) > 1:
             params["num_class"] = len(objective.start)
         train = self._data(X, codes, weights if weights.size else None, objective)

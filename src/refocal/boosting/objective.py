@@ -18,6 +18,9 @@ NO_SHIFT, MOST_SHIFTS = 1e-4, 10
 SMALL_SHIFT, ROWS_FOR_SLOPES = 1e-3, 10_000
 """How the derivatives of the mean posterior are found: by differences, on about so many rows."""
 
+LONGEST_STEP = 2.0
+"""Of 8, 4, 2 and no bound, the one with the least divergence from known posteriors: docs/boosting.md."""
+
 SMALLEST_CURVATURE = 1e-16
 """What XGBoost's own losses have: a leaf of rows without curvature would divide by 0."""
 
@@ -32,12 +35,14 @@ class FocalObjective:
             with two classes, else one for each class.
         factor: Multiplies gradient and curvature, so that the curvature at the start is the log loss's.
         damping: Multiplies the curvature of several classes, whose trees all move at once.
+        longest_step: The curvature is at least the gradient's size divided by this.
     """
 
     objective: Focal
     start: tuple[float, ...]
     factor: float
     damping: float
+    longest_step: float
 
     def __call__(self, scores: Floats, data: Any) -> tuple[Floats, Floats]:
         """Return gradient and curvature in float32, with the shape of the scores.
@@ -59,19 +64,20 @@ class FocalObjective:
                 f"scores must have {'one axis' if k == 2 else f'{k} columns'}, got shape {scores.shape}; "
                 "num_class of the engine and the number of priors differ"
             )
+        if not (labels.min() >= 0 and labels.max() <= k - 1):  # machine code would read beyond its arrays
+            raise ValueError(f"labels must be within 0..{k - 1}, got {labels.min()}..{labels.max()}")
         order = "F" if scores.ndim == 2 and scores.flags.f_contiguous else "C"
         grad = np.empty(scores.shape, np.float32, order=order)  # type: ignore[call-overload]
         hess = np.empty(scores.shape, np.float32, order=order)  # type: ignore[call-overload]
         weights = np.ones(k) if self.objective.weight is None else np.array(self.objective.weight)
         gamma = self.objective.gamma
+        options: tuple[Any, ...]
         if k == 2:
-            kernels().binary(
-                scores, labels, sample_weight, gamma, weights[1], weights[0], self.factor, grad, hess
-            )
+            options = (gamma, weights[1], weights[0], self.factor, 1 / self.longest_step)
+            kernels().binary(scores, labels, sample_weight, *options, grad, hess)
         else:
-            kernels().softmax(
-                scores, labels, sample_weight, gamma, weights, self.factor, self.damping, grad, hess
-            )
+            options = (gamma, weights, self.factor, self.damping, 1 / self.longest_step)
+            kernels().softmax(scores, labels, sample_weight, *options, grad, hess)
         return grad, np.maximum(hess, np.float32(SMALLEST_CURVATURE), out=hess)
 
     @property
@@ -80,7 +86,11 @@ class FocalObjective:
 
 
 def focal_objective(
-    objective: Focal | SigmoidFocal, prior: Any, *, damping: float | None = None
+    objective: Focal | SigmoidFocal,
+    prior: Any,
+    *,
+    damping: float | None = None,
+    longest_step: float = LONGEST_STEP,
 ) -> FocalObjective:
     r"""Return the focal loss as an objective for ``xgboost.train`` and ``lightgbm.train``.
 
@@ -99,6 +109,10 @@ def focal_objective(
             are some.
         damping: Multiplies the curvature of three or more classes; None for K/(K-1), as LightGBM's softmax
             has it. XGBoost's has 2.
+        longest_step: No leaf moves a score further than this, before the learning rate: the curvature is at
+            least the gradient's size divided by it. Where few rows are positive, a Newton step without a
+            bound leaps: LightGBM, which has no lambda by default, diverges at 1 in 1000, with the log loss
+            too. math.inf for no bound.
 
     Raises:
         TypeError: If the objective is another one, or has a gamma for each class.
@@ -118,11 +132,14 @@ def focal_objective(
     logits = np.asarray(softmax.logits(shares))
     k = len(shares)
     start = logits[1:] - logits[:1] if k == 2 else logits - logits.mean()
-    unit = FocalObjective(softmax, tuple(start.tolist()), 1.0, 1.0)
+    unit = FocalObjective(softmax, tuple(start.tolist()), 1.0, 1.0, np.inf)
     _, hess = unit.gradients(start if k == 2 else start[None], np.zeros(1), np.empty(0))
     wanted = shares[0] * shares[1] if k == 2 else (shares * (1 - shares)).sum()
     return dataclasses.replace(
-        unit, factor=float(wanted / hess.sum()), damping=k / (k - 1) if damping is None else damping
+        unit,
+        factor=float(wanted / hess.sum()),
+        damping=k / (k - 1) if damping is None else damping,
+        longest_step=longest_step,
     )
 
 

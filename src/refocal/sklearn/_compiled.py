@@ -28,7 +28,7 @@ def _power(x, gamma):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
-def binary(z, y, sample_weight, gamma, of_one, of_zero, factor, grad, hess):
+def binary(z, y, sample_weight, gamma, of_one, of_zero, factor, bound, grad, hess):
     """Fill grad and hess, times factor, and return the sum of the losses."""
     total = 0.0
     weighted = sample_weight.size > 0
@@ -50,18 +50,20 @@ def binary(z, y, sample_weight, gamma, of_one, of_zero, factor, grad, hess):
         slope = gamma - p * miss * ((gamma * log_p - gamma - 1) / a + (gamma * log_miss - gamma - 1) / b)
         weight = factor * np.float64(sample_weight[i]) if weighted else factor
         if y[i] > 0.5:
-            grad[i] = -weight * pull_up
+            pull = pull_up
+            grad[i] = -weight * pull
             total += weight * of_one * power_miss * log_p
         else:
-            grad[i] = weight * pull_down
+            pull = pull_down
+            grad[i] = weight * pull
             total += weight * of_zero * power_p * log_miss
-        hess[i] = weight * slope * (pull_up * pull_down / (pull_up + pull_down))
+        hess[i] = weight * max(slope * (pull_up * pull_down / (pull_up + pull_down)), bound * pull)
     return total
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
-def softmax(z, y, sample_weight, gamma, class_weight, factor, damping, grad, hess):
-    """Fill grad and hess (hess also times damping), times factor, and return the sum of the losses."""
+def softmax(z, y, sample_weight, gamma, class_weight, factor, damping, bound, grad, hess):
+    """Fill grad and hess, times factor, and return the sum of the losses."""
     n, k = z.shape
     q, r = np.empty(k), np.empty(k)
     total = 0.0
@@ -101,8 +103,10 @@ def softmax(z, y, sample_weight, gamma, class_weight, factor, damping, grad, hes
         phi = power + (gamma * q[label] * log_q * power / miss if miss > 0 else 0.0)
         for j in range(k):
             own = miss if j == label else -q[j]
-            grad[i, j] = -weight * class_weight[label] * phi * own
+            slope = class_weight[label] * phi * own
+            grad[i, j] = -weight * slope
             miss_j = top_miss if j == top else 1.0 - q[j]
             rest = sum_r if j == top else sum_r + r[top] - r[j]
-            hess[i, j] = weight * damping * (r[j] * miss_j * miss_j + q[j] * q[j] * rest) / sum_h
+            mean = damping * (r[j] * miss_j * miss_j + q[j] * q[j] * rest) / sum_h
+            hess[i, j] = weight * max(mean, bound * abs(slope))
     return total

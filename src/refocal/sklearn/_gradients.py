@@ -25,7 +25,6 @@ At gamma 0 both are p (1-p) times the weights of the classes, mixed.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -61,6 +60,7 @@ def binary(
     of_one: float,
     of_zero: float,
     factor: float,
+    bound: float,
     grad: Floats,
     hess: Floats,
 ) -> float:
@@ -74,6 +74,7 @@ def binary(
         of_one: The weight of y = 1.
         of_zero: The weight of y = 0.
         factor: Multiplies everything.
+        bound: The curvature is at least this many times the size of the gradient.
         grad: Where the gradient goes.
         hess: Where the curvature goes.
     """
@@ -90,8 +91,9 @@ def binary(
     slope = gamma - p * miss * ((gamma * log_p - gamma - 1) / a + (gamma * log_miss - gamma - 1) / b)
     weight = factor * sample_weight if sample_weight.size else factor
     is_one = y > 0.5
-    grad[:] = weight * np.where(is_one, -pull_up, pull_down)
-    hess[:] = weight * slope * (pull_up * pull_down / (pull_up + pull_down))
+    pull = np.where(is_one, -pull_up, pull_down)
+    grad[:] = weight * pull
+    hess[:] = weight * np.maximum(slope * (pull_up * pull_down / (pull_up + pull_down)), bound * np.abs(pull))
     losses = weight * np.where(is_one, of_one * power_miss * log_p, of_zero * power_p * log_miss)
     return float(losses.sum())
 
@@ -104,6 +106,7 @@ def softmax(
     class_weight: Floats,
     factor: float,
     damping: float,
+    bound: float,
     grad: Floats,
     hess: Floats,
 ) -> float:
@@ -117,6 +120,7 @@ def softmax(
         class_weight: A number > 0 for each class.
         factor: Multiplies everything.
         damping: Multiplies the curvature.
+        bound: The curvature is at least this many times the size of the gradient.
         grad: Where the gradient goes.
         hess: Where the curvature goes.
     """
@@ -143,16 +147,16 @@ def softmax(
     rest[rows, top] = sum_r[:, 0]
     r[rows, top] = top_r[:, 0]
     weight = factor * sample_weight if sample_weight.size else np.full(len(z), factor)
-    hess[:] = weight[:, None] * damping * (r * exact_miss**2 + q**2 * rest) / sum_h
+    mean = damping * (r * exact_miss**2 + q**2 * rest) / sum_h
 
     miss_y, q_y, log_q_y = exact_miss[rows, label], q[rows, label], log_q[rows, label]
     power = miss_y**gamma
-    weight = weight * class_weight[label]
     ratio = np.divide(power, miss_y, out=np.zeros_like(power), where=miss_y > 0)
     q[rows, label] = -miss_y
-    grad[:] = (weight * (power + gamma * q_y * log_q_y * ratio))[:, None] * q
-    return float((weight * power * log_q_y).sum())
+    slopes = (class_weight[label] * (power + gamma * q_y * log_q_y * ratio))[:, None] * q
+    grad[:] = weight[:, None] * slopes
+    hess[:] = weight[:, None] * np.maximum(mean, bound * np.abs(slopes))
+    return float((weight * class_weight[label] * power * log_q_y).sum())
 
 
 in_numpy = SimpleNamespace(binary=binary, softmax=softmax)
-Kernel = Callable[..., float]

@@ -169,11 +169,11 @@ class _Risk:
         z = np.asarray(self.X @ w[:, :-1].T) + w[:, -1]
         if self.k == 1:
             of_zero, of_one = self.class_weight
-            args: tuple[Any, ...] = (self.gamma, of_one, of_zero, self.per_sample)
+            args: tuple[Any, ...] = (self.gamma, of_one, of_zero, self.per_sample, 0.0)
             z, grad, hess = z[:, 0], self.slopes[:, 0], self.unused[:, 0]
             loss = kernels().binary(z, self.y, self.weights, *args, grad, hess)
         else:
-            args = (self.gamma, self.class_weight, self.per_sample, 1.0)
+            args = (self.gamma, self.class_weight, self.per_sample, 1.0, 0.0)
             loss = kernels().softmax(z, self.y, self.weights, *args, self.slopes, self.unused)
         slope = np.empty_like(w)
         slope[:, :-1] = np.asarray(self.X.T @ self.slopes).T + self.penalty * w[:, :-1]

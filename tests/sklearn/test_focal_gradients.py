@@ -23,15 +23,17 @@ def test_numba_is_used_where_it_is():
     assert kernels().__name__ == "refocal.sklearn._compiled"
 
 
-def binary(way, z, y, gamma, of_one=1.0, of_zero=1.0, sample_weight=NOTHING, factor=1.0, dtype=np.float64):
+def binary(way, z, y, gamma, of_one=1.0, of_zero=1.0, sample_weight=NOTHING, factor=1.0, bound=0.0, dtype=np.float64
+):
     grad, hess = np.empty(len(z), dtype), np.empty(len(z), dtype)
-    loss = way.binary(z, y, sample_weight, gamma, of_one, of_zero, factor, grad, hess)
+    loss = way.binary(z, y, sample_weight, gamma, of_one, of_zero, factor, bound, grad, hess)
     return loss, grad, hess
 
 
-def softmax(way, z, y, gamma, weight, sample_weight=NOTHING, factor=1.0, damping=1.0, dtype=np.float64):
+def softmax(way, z, y, gamma, weight, sample_weight=NOTHING, factor=1.0, damping=1.0, bound=0.0, dtype=np.float64
+):
     grad, hess = np.empty(z.shape, dtype), np.empty(z.shape, dtype)
-    loss = way.softmax(z, y, sample_weight, gamma, weight, factor, damping, grad, hess)
+    loss = way.softmax(z, y, sample_weight, gamma, weight, factor, damping, bound, grad, hess)
     return loss, grad, hess
 
 
@@ -151,3 +153,16 @@ def test_both_ways_give_the_same_float32(way):
     there = softmax(in_numpy, z, y, 1.7, np.ones(3), dtype=np.float32)
     for ours, theirs in zip(here, there, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+def test_the_curvature_is_bounded_by_the_gradient(way):
+    rng = np.random.default_rng(6)
+    z, y = 3 * rng.normal(size=(200, 3)), rng.integers(3, size=200).astype(float)
+    weight = rng.random(200)
+    for free, bounded in (
+        (softmax(way, z, y, 2.0, np.ones(3), weight, 3.0), softmax(way, z, y, 2.0, np.ones(3), weight, 3.0, bound=0.5)),
+        (binary(way, z[:, 0], y > 1, 2.0, 1.0, 1.0, weight), binary(way, z[:, 0], y > 1, 2.0, 1.0, 1.0, weight, bound=0.5)),
+    ):
+        np.testing.assert_array_equal(bounded[1], free[1])
+        np.testing.assert_allclose(bounded[2], np.maximum(free[2], 0.5 * np.abs(free[1])), rtol=1e-12)
+        assert (bounded[2] > free[2]).any()
