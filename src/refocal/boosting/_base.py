@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _check_sample_weight, _num_samples, column_or_1d, validate_data
 
 from refocal import objective_from_dict
@@ -91,6 +92,9 @@ class FocalBoostingClassifier(FocalClassifier):
             raise ValueError(
                 f"Found input variables with inconsistent numbers of samples: {[_num_samples(X), len(codes)]}"
             )
+        if (weights == 0).any():  # the engines would still lay bins by these rows
+            kept = np.flatnonzero(weights)
+            X, codes, weights = _safe_indexing(X, kept), codes[kept], weights[kept]
         objective = focal_objective(self.objective_, prior, damping=self._damping(len(prior)))
         evals = self._eval_sets(eval_set, sample_weight_eval_set)
         if self.early_stopping_rounds is not None and not evals:

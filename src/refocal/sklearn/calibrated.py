@@ -38,7 +38,8 @@ class CalibratedPosterior(WrappedClassifier):
             "psi", "ts_nll" for temperature scaling, "psi_after_ts_fl", ...
         cv: A number of folds, a splitter of scikit-learn, or "prefit": then the classifier is fitted already,
             and `fit` gets rows that it has not seen.
-        random_state: Of the resamples for the intervals in ``selection_``.
+        n_resamples: Of the rows, for the intervals in ``selection_``.
+        random_state: Of these resamples.
 
     Attributes:
         estimator_: The classifier, fitted on all rows.
@@ -59,12 +60,20 @@ class CalibratedPosterior(WrappedClassifier):
     """
 
     def __init__(
-        self, estimator: Any, objective: Any = None, *, method: str = "auto", cv: Any = 5, random_state: int = 0
+        self,
+        estimator: Any,
+        objective: Any = None,
+        *,
+        method: str = "auto",
+        cv: Any = 5,
+        n_resamples: int = 1000,
+        random_state: int = 0,
     ) -> None:
         self.estimator = estimator
         self.objective = objective
         self.method = method
         self.cv = cv
+        self.n_resamples = n_resamples
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, **fit_params: Any) -> Self:
@@ -102,7 +111,13 @@ class CalibratedPosterior(WrappedClassifier):
         codes = np.searchsorted(self.classes_, labels)
         objective = getattr(self.estimator_, "objective_", Focal(0.0)) if self.objective is None else self.objective
         check_objective(objective)
-        self.selection_ = choose_calibration(logits, codes, objective=as_softmax(objective), seed=self.random_state)
+        self.selection_ = choose_calibration(
+            logits,
+            codes,
+            objective=as_softmax(objective),
+            n_resamples=self.n_resamples,
+            seed=self.random_state,
+        )
         self.method_ = self.selection_.winner if self.method == "auto" else self.method
         found = {method.name: method for method in self.selection_.methods}
         if self.method_ not in found:
