@@ -107,7 +107,9 @@ def test_files(engine, many, tmp_path):
     assert refocal.objective_from_dict(side_car["objective"]) == model.objective_
     other = {"xgboost": "lightgbm", "lightgbm": "xgboost"}[engine]
     (tmp_path / f"{path.name}.refocal.json").write_text(json.dumps(side_car | {"engine": other}))
-    with pytest.raises(ValueError, match=f"must be of format 1 and engine '{engine}', got format 1 and engine"):
+    with pytest.raises(
+        ValueError, match=f"must be of format 1 and engine '{engine}', got format 1 and engine"
+    ):
         type(model).load(path)
 
 
@@ -139,7 +141,9 @@ def test_categories(engine):
     pandas = pytest.importorskip("pandas")
     rng = np.random.default_rng(0)
     codes = rng.integers(15, size=6000)
-    rate = rng.permutation(np.linspace(0.02, 0.6, 15))  # no order, so that a split by number needs many levels
+    rate = rng.permutation(
+        np.linspace(0.02, 0.6, 15)
+    )  # no order, so that a split by number needs many levels
     y = rng.random(6000) < rate[codes]
     names = np.array([f"level {i}" for i in range(15)])
     frame = pandas.DataFrame({"group": pandas.Categorical(names[codes]), "noise": rng.normal(size=6000)})
@@ -179,13 +183,17 @@ def test_pipelines_searches_and_routing(engine):
     frame = pandas.DataFrame(X, columns=[f"f{i}" for i in range(20)])
     pipeline = make_pipeline(StandardScaler(), classifier(engine, **SMALL)).set_output(transform="pandas")
     name = pipeline.steps[-1][0]
-    search = GridSearchCV(pipeline, {f"{name}__gamma": [0.0, 2.0]}, scoring="neg_log_loss", cv=2).fit(frame, y)
+    search = GridSearchCV(pipeline, {f"{name}__gamma": [0.0, 2.0]}, scoring="neg_log_loss", cv=2).fit(
+        frame, y
+    )
     assert search.best_estimator_[-1].gamma == search.best_params_[f"{name}__gamma"]
     assert search.best_estimator_[-1].feature_names_in_.tolist() == list(frame.columns)
     weight = np.random.default_rng(0).random(len(y))
     with sklearn.config_context(enable_metadata_routing=True):
         routed = classifier(engine, **SMALL).set_fit_request(sample_weight=True)
-        probs = cross_val_predict(routed, X, y, cv=2, method="predict_proba", params={"sample_weight": weight})
+        probs = cross_val_predict(
+            routed, X, y, cv=2, method="predict_proba", params={"sample_weight": weight}
+        )
     plain = cross_val_predict(classifier(engine, **SMALL), X, y, cv=2, method="predict_proba")
     assert not np.allclose(probs, plain)
 
@@ -199,15 +207,27 @@ def test_pipelines_searches_and_routing(engine):
         ({"class_weight": {5: 1.0}}, {}, "class_weight"),
         ({"objective": "x"}, {}, "objective must not be given to"),
         ({"scale_pos_weight": 3}, {}, "use class_weight or alpha"),
-        ({}, {"y": np.zeros(40)}, "needs samples of at least 2 classes in the data, but the data contains only one"),
-        ({}, {"y": np.arange(39) % 2}, "Found input variables with inconsistent numbers of samples: [40, 39]"),
+        (
+            {},
+            {"y": np.zeros(40)},
+            "needs samples of at least 2 classes in the data, but the data contains only one",
+        ),
+        (
+            {},
+            {"y": np.arange(39) % 2},
+            "Found input variables with inconsistent numbers of samples: [40, 39]",
+        ),
         ({}, {"sample_weight": np.ones(3)}, "sample_weight.shape == (3,), expected (40,)!"),
         ({}, {"sample_weight": -np.ones(40)}, "Negative values in data passed to `sample_weight`"),
         ({}, {"sample_weight": np.arange(40) % 2}, "only one class"),
         ({}, {"eval_set": [(np.zeros((2, 3)), [0, 2])]}, "y contains previously unseen labels: [2]"),
         ({}, {"eval_set": [(np.zeros((2, 3)), [0])]}, "inconsistent numbers of samples: [2, 1]"),
         ({}, {"eval_set": [(np.zeros((2, 4)), [0, 1])]}, "X has 4 features, but"),
-        ({}, {"eval_set": [], "sample_weight_eval_set": [[1.0]]}, "must have one entry for each of the 0 eval sets"),
+        (
+            {},
+            {"eval_set": [], "sample_weight_eval_set": [[1.0]]},
+            "must have one entry for each of the 0 eval sets",
+        ),
         ({"early_stopping_rounds": 3}, {}, "eval_set must have at least one pair"),
         ({"eval_metric": "auc"}, {}, "metric must be one of nll, brier, or callable, got 'auc'"),
     ],
@@ -231,7 +251,9 @@ def staged_margins(model, X):
         import xgboost
 
         data = xgboost.DMatrix(X)
-        each = [model.booster_.predict(data, output_margin=True, iteration_range=(i, i + 1)) for i in range(50)]
+        each = [
+            model.booster_.predict(data, output_margin=True, iteration_range=(i, i + 1)) for i in range(50)
+        ]
         return np.cumsum(np.array(each, dtype=np.float64) - model.start_[0], axis=0) + model.start_[0]
     each = [model.booster_.predict(X, raw_score=True, start_iteration=i, num_iteration=1) for i in range(50)]
     return np.cumsum(each, axis=0)

@@ -99,7 +99,9 @@ def test_xgboost_trains_with_it():
         verbose_eval=False,
     )
     probs = PLAIN.posterior(model.predict(data).astype(np.float64))
-    assert record["train"]["nll"][-1] == pytest.approx(refocal.nll(np.stack([1 - probs, probs], 1), y), rel=1e-5)
+    assert record["train"]["nll"][-1] == pytest.approx(
+        refocal.nll(np.stack([1 - probs, probs], 1), y), rel=1e-5
+    )
     assert record["train"]["nll"][-1] < record["train"]["nll"][0]
 
 
@@ -144,7 +146,7 @@ def test_the_shift_brings_the_base_rate_back(weights):
     posterior = rng.dirichlet([0.3, 0.5, 2.0], size=5000)
     prior = np.average(posterior, axis=0, weights=weights)
     scores = np.asarray(spec.logits(posterior))
-    moved = scores + [0.3, -0.2, 0.1]
+    moved = scores + np.array([0.3, -0.2, 0.1])
     shift = base_rate_shift(spec, moved, prior, weights)
     np.testing.assert_allclose(spec.posterior(moved + shift), posterior, atol=1e-3)
 

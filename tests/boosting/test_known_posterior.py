@@ -25,7 +25,9 @@ def test_beside_the_log_loss(engine, case):
     assert kl(truth, probs) <= 1.2 * kl(truth, log_probs)
     assert kl(truth, probs) <= kl(truth, raw) / 3
     assert refocal.ece(probs, labels) <= refocal.ece(raw, labels) / 3
-    assert refocal.ece(probs, labels) <= 1.2 * refocal.ece(log_probs, labels) + 0.001  # sampling noise: 50,000 rows
+    assert (
+        refocal.ece(probs, labels) <= 1.2 * refocal.ece(log_probs, labels) + 0.001
+    )  # sampling noise: 50,000 rows
     rate = truth.mean(axis=0)
     own, engines = np.abs(probs.mean(axis=0) / rate - 1), np.abs(log_probs.mean(axis=0) / rate - 1)
     assert (own <= engines + 0.02).all()

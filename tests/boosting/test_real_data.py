@@ -17,7 +17,9 @@ OPTIONS = {"n_estimators": 60, "learning_rate": 0.1, "max_depth": 4}
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(FOLDER is None, reason="REFOCAL_DATA does not name a folder with adult, spambase and letter")
+@pytest.mark.skipif(
+    FOLDER is None, reason="REFOCAL_DATA does not name a folder with adult, spambase and letter"
+)
 @pytest.mark.parametrize("name", ["adult", "spambase", "letter"])
 def test_the_calibration_error_is_halved(engine, name):
     with np.load(Path(FOLDER) / f"{name}.npz") as data:
@@ -27,4 +29,6 @@ def test_the_calibration_error_is_halved(engine, name):
     probs, raw = model.predict_proba(unseen), model.predict_raw_proba(unseen)
     assert refocal.ece(probs, labels) < refocal.ece(raw, labels) / 2
     if len(model.classes_) == 2:
-        assert roc_auc_score(labels, probs[:, 1]) == pytest.approx(roc_auc_score(labels, raw[:, 1]), abs=1e-12)
+        assert roc_auc_score(labels, probs[:, 1]) == pytest.approx(
+            roc_auc_score(labels, raw[:, 1]), abs=1e-12
+        )

@@ -23,14 +23,16 @@ def test_numba_is_used_where_it_is():
     assert kernels().__name__ == "refocal.sklearn._compiled"
 
 
-def binary(way, z, y, gamma, of_one=1.0, of_zero=1.0, sample_weight=NOTHING, factor=1.0, bound=0.0, dtype=np.float64
+def binary(
+    way, z, y, gamma, of_one=1.0, of_zero=1.0, sample_weight=NOTHING, factor=1.0, bound=0.0, dtype=np.float64
 ):
     grad, hess = np.empty(len(z), dtype), np.empty(len(z), dtype)
     loss = way.binary(z, y, sample_weight, gamma, of_one, of_zero, factor, bound, grad, hess)
     return loss, grad, hess
 
 
-def softmax(way, z, y, gamma, weight, sample_weight=NOTHING, factor=1.0, damping=1.0, bound=0.0, dtype=np.float64
+def softmax(
+    way, z, y, gamma, weight, sample_weight=NOTHING, factor=1.0, damping=1.0, bound=0.0, dtype=np.float64
 ):
     grad, hess = np.empty(z.shape, dtype), np.empty(z.shape, dtype)
     loss = way.softmax(z, y, sample_weight, gamma, weight, factor, damping, bound, grad, hess)
@@ -66,7 +68,9 @@ def test_binary_agrees_with_autograd(way, gamma, alpha):
     np.testing.assert_allclose(grad, slopes.numpy(), rtol=1e-8, atol=1e-12)
 
     eta = spec.posterior(torch.tensor(z))
-    of_label = [second_derivatives(spec.loss(scores, torch.full_like(scores, v)), scores)[:, 0] for v in (0, 1)]
+    of_label = [
+        second_derivatives(spec.loss(scores, torch.full_like(scores, v)), scores)[:, 0] for v in (0, 1)
+    ]
     curved = (1 - eta) * of_label[0] + eta * of_label[1]
     np.testing.assert_allclose(hess, 3 * sample_weight * curved.numpy(), rtol=1e-8, atol=1e-10)
 
@@ -160,8 +164,14 @@ def test_the_curvature_is_bounded_by_the_gradient(way):
     z, y = 3 * rng.normal(size=(200, 3)), rng.integers(3, size=200).astype(float)
     weight = rng.random(200)
     for free, bounded in (
-        (softmax(way, z, y, 2.0, np.ones(3), weight, 3.0), softmax(way, z, y, 2.0, np.ones(3), weight, 3.0, bound=0.5)),
-        (binary(way, z[:, 0], y > 1, 2.0, 1.0, 1.0, weight), binary(way, z[:, 0], y > 1, 2.0, 1.0, 1.0, weight, bound=0.5)),
+        (
+            softmax(way, z, y, 2.0, np.ones(3), weight, 3.0),
+            softmax(way, z, y, 2.0, np.ones(3), weight, 3.0, bound=0.5),
+        ),
+        (
+            binary(way, z[:, 0], y > 1, 2.0, 1.0, 1.0, weight),
+            binary(way, z[:, 0], y > 1, 2.0, 1.0, 1.0, weight, bound=0.5),
+        ),
     ):
         np.testing.assert_array_equal(bounded[1], free[1])
         np.testing.assert_allclose(bounded[2], np.maximum(free[2], 0.5 * np.abs(free[1])), rtol=1e-12)

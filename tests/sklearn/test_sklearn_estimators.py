@@ -17,16 +17,24 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import refocal
-from refocal.sklearn import CalibratedPosterior, FocalLinearClassifier, FocalMLPClassifier, PosteriorClassifier
+from refocal.sklearn import (
+    CalibratedPosterior,
+    FocalLinearClassifier,
+    FocalMLPClassifier,
+    PosteriorClassifier,
+)
 
-ONE_ROW = "the choice counts each held-out row once, and folds of repeated rows differ, as in CalibratedClassifierCV"
+ONE_ROW = "the choice counts each held-out row once, and repeated rows lie in other folds"
 BATCHES = "mini-batches of repeated rows are other batches, as in scikit-learn's MLPClassifier"
 WEIGHTS = [f"check_sample_weight_equivalence_on_{kind}_data" for kind in ("dense", "sparse")]
 
 ESTIMATORS = {
     "linear": (FocalLinearClassifier(), {}),
     "posterior": (PosteriorClassifier(LogisticRegression(), refocal.Focal(2.0)), {}),
-    "calibrated": (CalibratedPosterior(LogisticRegression(), cv=2, n_resamples=100), dict.fromkeys(WEIGHTS, ONE_ROW)),
+    "calibrated": (
+        CalibratedPosterior(LogisticRegression(), cv=2, n_resamples=100),
+        dict.fromkeys(WEIGHTS, ONE_ROW),
+    ),
     "mlp": (FocalMLPClassifier(solver="adam", learning_rate=0.02, max_iter=20), {WEIGHTS[0]: BATCHES}),
 }
 
@@ -60,7 +68,9 @@ def test_gamma_0_is_logistic_regression(k, options):
     ours = FocalLinearClassifier(gamma=0.0, **options).fit(X, y)
     theirs = LogisticRegression(tol=1e-10, max_iter=5000, **options).fit(X, y)
     np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-5)
-    np.testing.assert_allclose(ours.intercept_, theirs.intercept_ * options.get("fit_intercept", True), atol=1e-5)
+    np.testing.assert_allclose(
+        ours.intercept_, theirs.intercept_ * options.get("fit_intercept", True), atol=1e-5
+    )
     if "class_weight" not in options:  # scikit-learn balances without a look at the weights
         ours.fit(X, y, sample_weight=weight)
         theirs.fit(X, y, sample_weight=weight)
@@ -74,6 +84,7 @@ def test_the_linear_gradient_vanishes(k, gamma):
     X, y, _ = draws(3000, k, scale=2.0)
     model = FocalLinearClassifier(gamma, C=10.0).fit(X, y)
     assert model.gradient_ratio_ < 1e-6
+
     # Independently: no direction in the coefficients lowers the penalised loss of the public objective.
     def risk(vector):
         w = vector.reshape(model.coef_.shape[0], -1)
@@ -189,7 +200,10 @@ def test_a_method_by_name():
     assert model[-1].method_ == "ts_nll"
     assert model[-1].selection_.objective == refocal.Focal(2.0)
     for options, message in (
-        ({"method": "isotonic"}, "method must be 'auto' or one of raw, ts_nll, .*, got 'isotonic': unknown here"),
+        (
+            {"method": "isotonic"},
+            "method must be 'auto' or one of raw, ts_nll, .*, got 'isotonic': unknown here",
+        ),
         ({"cv": "postfit"}, "cv must be 'prefit', a number of folds or a splitter, got 'postfit'"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -198,18 +212,27 @@ def test_a_method_by_name():
         CalibratedPosterior(LogisticRegression()).fit(X, y[1:])
 
 
-@pytest.mark.filterwarnings("ignore:the fit did not converge")  # of a gamma that these logits do not determine
+@pytest.mark.filterwarnings(
+    "ignore:the fit did not converge"
+)  # of a gamma that these logits do not determine
 def test_weights_are_routed_to_the_inner_classifier():
     X, y, _ = draws(600, 2)
     weight = np.where(y == 1, 5.0, 1.0)
-    for make in (lambda inner: PosteriorClassifier(inner, refocal.Focal(2.0)), lambda inner: CalibratedPosterior(inner, cv=3)):
+    for make in (
+        lambda inner: PosteriorClassifier(inner, refocal.Focal(2.0)),
+        lambda inner: CalibratedPosterior(inner, cv=3),
+    ):
         plain = make(LogisticRegression()).fit(X, y)
         given = make(LogisticRegression()).fit(X, y, sample_weight=weight)
         assert given.estimator_.intercept_ > plain.estimator_.intercept_ + 0.5
         with sklearn.config_context(enable_metadata_routing=True):
-            routed = make(LogisticRegression().set_fit_request(sample_weight=True)).fit(X, y, sample_weight=weight)
+            routed = make(LogisticRegression().set_fit_request(sample_weight=True)).fit(
+                X, y, sample_weight=weight
+            )
         np.testing.assert_allclose(routed.predict_proba(X), given.predict_proba(X))
-        with pytest.raises(TypeError, match="sample_weight must be None: KNeighborsClassifier.fit takes none"):
+        with pytest.raises(
+            TypeError, match=r"sample_weight must be None: KNeighborsClassifier.fit takes none"
+        ):
             make(sklearn.neighbors.KNeighborsClassifier()).fit(X, y, sample_weight=weight)
 
 
@@ -242,7 +265,9 @@ def test_the_network_stops_early():
 
 def test_searches_over_gamma():
     X, y, _ = draws(1000, 2)
-    search = GridSearchCV(FocalLinearClassifier(), {"gamma": [0.0, 1.0, 2.0]}, scoring="neg_log_loss", cv=3).fit(X, y)
+    search = GridSearchCV(
+        FocalLinearClassifier(), {"gamma": [0.0, 1.0, 2.0]}, scoring="neg_log_loss", cv=3
+    ).fit(X, y)
     assert search.best_score_ == pytest.approx(
         cross_val_score(search.best_estimator_, X, y, scoring="neg_log_loss", cv=3).mean()
     )

@@ -262,7 +262,9 @@ class FocalBoostingClassifier(FocalClassifier):
                     raise ValueError(f"categorical_features must name columns of X, got {column!r}")
                 column = int(np.flatnonzero(names == column)[0])
             if not 0 <= column < n_features:
-                raise ValueError(f"categorical_features must be within the {n_features} columns, got {column}")
+                raise ValueError(
+                    f"categorical_features must be within the {n_features} columns, got {column}"
+                )
             numbers.append(int(column))
         return numbers
 

@@ -88,7 +88,7 @@ class FocalLGBMClassifier(FocalBoostingClassifier):
         metric: Any,
         callbacks: Any,
     ) -> tuple[Any, Floats]:
-        # Without the pre-filter a table too small for any split gives a model of the start alone, not an error.
+        # With the pre-filter a table too small for any split is an error, not a model of the start alone.
         quiet = {"verbosity": -1, "feature_pre_filter": False}
         params = {**quiet, **options, "objective": objective, "metric": "None"}
         if len(objective.start) > 1:
@@ -110,7 +110,7 @@ class FocalLGBMClassifier(FocalBoostingClassifier):
         )
         if self.early_stopping_rounds is not None:
             self.best_iteration_ = booster.best_iteration - 1
-            return booster, booster.predict(X, raw_score=True) + np.array(objective.start).squeeze()
+            return booster, booster.predict(X, raw_score=True) + start_scores(objective.start, 1)
         return booster, _training_scores(booster)
 
     def _with_start(self, booster: Any, start: Floats) -> Any:
@@ -119,13 +119,12 @@ class FocalLGBMClassifier(FocalBoostingClassifier):
 
     def _data(self, X: Any, codes: Any, weights: Any, objective: FocalObjective, ref: Any = None) -> Any:
         columns = self._categorical_columns(_num_features(X))
-        start = np.array(objective.start)
         return lightgbm.Dataset(
             X,
             codes,
             weight=weights,
             reference=ref,
-            init_score=np.tile(start if len(start) > 1 else start[0], (_num_samples(X), 1)).squeeze(),
+            init_score=start_scores(objective.start, _num_samples(X)),
             categorical_feature=columns or "auto",
         )
 
@@ -137,6 +136,11 @@ class FocalLGBMClassifier(FocalBoostingClassifier):
 
     def _load_engine(self, path: str) -> Any:
         return lightgbm.Booster(model_file=path)
+
+
+def start_scores(start: tuple[float, ...], n_rows: int) -> Floats:
+    """Return the start of each row, as LightGBM takes an ``init_score``."""
+    return np.full(n_rows, start[0]) if len(start) == 1 else np.tile(start, (n_rows, 1))
 
 
 def _training_scores(booster: Any) -> Floats:

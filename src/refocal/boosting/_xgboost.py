@@ -14,7 +14,7 @@ from refocal.sklearn._gradients import Floats
 try:
     import xgboost
 except ImportError as error:  # pragma: no cover - needs an environment without it
-    raise ImportError("FocalXGBClassifier needs XGBoost: pip install xgboost") from error
+    raise ImportError("FocalXGBClassifier needs XGBoost: pip install 'xgboost>=3.1'") from error
 
 
 class FocalXGBClassifier(FocalBoostingClassifier):
@@ -87,6 +87,8 @@ class FocalXGBClassifier(FocalBoostingClassifier):
             "disable_default_eval_metric": True,
         }
         if many:
+            if tuple(int(part) for part in xgboost.__version__.split(".")[:2]) < (3, 1):
+                raise ImportError(f"3 or more classes need XGBoost 3.1 or newer, found {xgboost.__version__}")
             params["num_class"] = len(objective.start)
         train = self._data(X, codes, weights if weights.size else None, options)
         sets = [(self._data(*part, options, train), f"validation_{i}") for i, part in enumerate(evals)]

@@ -95,8 +95,8 @@ def focal_objective(
     r"""Return the focal loss as an objective for ``xgboost.train`` and ``lightgbm.train``.
 
     The curvature is the second derivative of the loss, averaged over labels drawn from the posterior that
-    belongs to the scores: positive, and exact on average where the model is. Loss and curvature are multiplied
-    by one number, which moves no minimiser, such that the curvature at the start is prior (1 - prior), as for
+    belongs to the scores: positive, and exact on average where the model is right. Loss and curvature are
+    multiplied by one number, which moves no minimiser, such that the curvature at the start is prior (1 - prior), as for
     the log loss: ``min_child_weight``, ``min_sum_hessian_in_leaf`` and ``lambda`` keep their meaning.
 
     Training has to begin at ``start``: give it to XGBoost as ``base_score``, to LightGBM as ``init_score``.
@@ -148,7 +148,8 @@ def _shares(prior: Any) -> Floats:
     shares = np.array([1 - shares, shares]) if shares.ndim == 0 else shares
     if shares.ndim != 1 or len(shares) < 2 or not ((shares > 0) & (shares < 1)).all():
         raise ValueError(f"prior must be within (0, 1), for y = 1 or for each class, got {prior!r}")
-    return shares / shares.sum()
+    total: Floats = shares / shares.sum()
+    return total
 
 
 def _as_softmax(objective: Any, n_classes: int) -> Focal:
@@ -173,7 +174,9 @@ def _as_softmax(objective: Any, n_classes: int) -> Focal:
     return objective
 
 
-def base_rate_shift(objective: Focal | SigmoidFocal, scores: Any, prior: Any, sample_weight: Any = None) -> Floats:
+def base_rate_shift(
+    objective: Focal | SigmoidFocal, scores: Any, prior: Any, sample_weight: Any = None
+) -> Floats:
     """Return what to add to all scores so that the mean posterior is the class prior.
 
     The log loss keeps the base rate by itself, as its gradients are the residuals, which sum to 0 at the end.

@@ -18,14 +18,15 @@ class FocalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier with a focal objective; a subclass fits and has a ``decision_function``.
 
     ``decision_function`` gives the logits: with two classes one number for each row, positive for the second
-    class, otherwise one number for each class. ``predict`` is their largest entry. With class weights w this is
-    the class with the largest w times probability, the decision that the weights ask for, and may differ from
-    the most probable class of ``predict_proba``.
+    class, otherwise one number for each class. ``predict`` is their largest entry. With class weights w this
+    is the class with the largest w times probability, the decision that the weights ask for, and may differ
+    from the most probable class of ``predict_proba``.
     """
 
     gamma: float
     alpha: float | None
     class_weight: Any
+    objective_: Any
 
     def predict(self, X: Any) -> Any:
         """Return the class with the largest logit for each row."""
@@ -71,11 +72,11 @@ class FocalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         weights = np.empty(0)
         if sample_weight is not None:
             weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        mass = np.bincount(codes, weights if weights.size else None, minlength=len(classes))
+        mass = np.bincount(codes, weights if weights.size else None).astype(np.float64)
         if (mass > 0).sum() < 2:
             raise ValueError(
-                f"{type(self).__name__} needs samples of at least 2 classes in the data, but the data contains "
-                f"only one class: {classes[mass.argmax()]!r}"
+                f"{type(self).__name__} needs samples of at least 2 classes in the data, but the data "
+                f"contains only one class: {classes[mass.argmax()]!r}"
             )
         if (mass == 0).any():
             raise ValueError(
@@ -96,7 +97,8 @@ class FocalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 balanced: Floats = mass.sum() / (len(classes) * mass)
                 return balanced
             weights: Floats = compute_class_weight(self.class_weight, classes=classes, y=classes)
-            return weights.astype(np.float64)
+            given: Floats = np.asarray(weights, dtype=np.float64)
+            return given
         if self.class_weight is not None:
             raise ValueError(f"alpha must be None where class_weight is given, got {self.alpha!r}")
         if len(classes) != 2:

@@ -43,7 +43,7 @@ def kernels() -> Any:
     try:
         import numba
 
-        if not numba.config.DISABLE_JIT:
+        if not numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
             from refocal.sklearn import _compiled
 
             return _compiled

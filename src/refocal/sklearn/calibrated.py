@@ -23,7 +23,7 @@ from refocal.sklearn.posterior import WrappedClassifier, as_softmax, check_objec
 
 
 class CalibratedPosterior(WrappedClassifier):
-    """A classifier with the probabilities that held-out rows speak for; used as ``CalibratedClassifierCV`` is.
+    """A classifier with the probabilities that held-out rows speak for, used like ``CalibratedClassifierCV``.
 
     The classifier is fitted on all folds but one in turn; `refocal.choose_calibration` compares, on the
     logits of the rows left out, the softmax, a temperature, psi, and psi after a temperature. What is chosen
@@ -109,7 +109,9 @@ class CalibratedPosterior(WrappedClassifier):
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))
         codes = np.searchsorted(self.classes_, labels)
-        objective = getattr(self.estimator_, "objective_", Focal(0.0)) if self.objective is None else self.objective
+        objective = (
+            getattr(self.estimator_, "objective_", Focal(0.0)) if self.objective is None else self.objective
+        )
         check_objective(objective)
         self.selection_ = choose_calibration(
             logits,
@@ -143,7 +145,8 @@ class CalibratedPosterior(WrappedClassifier):
     def predict_raw_proba(self, X: Any) -> Floats:
         """Return the softmax scores of the classifier's logits."""
         check_is_fitted(self)
-        return np.exp(Focal(0.0).log_posterior(logits_of(self.estimator_, X)))
+        raw: Floats = Focal(0.0).posterior(logits_of(self.estimator_, X))
+        return raw
 
     def _held_out(self, X: Any, labels: Any, arguments: dict[str, Any]) -> Floats:
         """Return logits of all rows, each from a classifier that has not seen it."""

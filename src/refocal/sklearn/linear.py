@@ -22,8 +22,8 @@ class FocalLinearClassifier(FocalClassifier):
 
     .. math:: \min_{W, b} \; C \sum_i s_i w_{y_i} \ell(W x_i + b, y_i) + \tfrac{1}{2} \lVert W \rVert^2
 
-    with the samples' weights s and the classes' weights w; the intercept b has no penalty. Two classes have one
-    vector of coefficients. At gamma 0 it is ``sklearn.linear_model.LogisticRegression``. L-BFGS starts at
+    with the samples' weights s and the classes' weights w; the intercept b has no penalty. Two classes have
+    one vector of coefficients. At gamma 0 it is ``sklearn.linear_model.LogisticRegression``. L-BFGS starts at
     W = 0 and the b that minimises the loss for the class prior. For gamma > 0 the loss is not convex in W: it
     ends in a local minimum.
 
@@ -115,7 +115,7 @@ class FocalLinearClassifier(FocalClassifier):
             },
         )
         self.n_iter_ = int(found.nit)
-        self.gradient_ratio_ = float(np.linalg.norm(found.jac) / max(np.linalg.norm(slope), 1e-300))
+        self.gradient_ratio_ = float(np.linalg.norm(found.jac)) / max(float(np.linalg.norm(slope)), 1e-300)
         if found.status == 1:
             warnings.warn(
                 f"L-BFGS took all {self.max_iter} steps of max_iter; the gradient fell to "

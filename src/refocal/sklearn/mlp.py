@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, Self
 
 import numpy as np
@@ -167,7 +168,7 @@ class FocalMLPClassifier(FocalClassifier):
     def _network(self, torch: Any, n_features: int, prior: Floats) -> Any:
         sizes = [n_features, *np.atleast_1d(self.hidden_layer_sizes).tolist(), len(prior)]
         layers = []
-        for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True):
+        for inputs, outputs in itertools.pairwise(sizes):
             layers += [torch.nn.Linear(inputs, outputs), torch.nn.ReLU()]
         with torch.no_grad():  # the last bias starts at the minimiser of the class prior
             layers[-2].bias += torch.from_numpy(np.asarray(self.objective_.logits(prior))).float()
