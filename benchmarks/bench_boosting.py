@@ -4,8 +4,8 @@ python benchmarks/bench_boosting.py            # 200,000 x 20, 100 rounds
 python benchmarks/bench_boosting.py --quick    # 4,000 rows, 5 rounds, to see that it runs
 
 Needs `pip install -e '.[dev]'`. "NumPy" is the same objective without machine code; "bokbokbok's way" is a
-focal objective in the style of that library: NumPy, float64, second derivatives of the loss itself. "no shift"
-leaves the base rate as the trees give it.
+focal objective in the style of that library: NumPy, float64, second derivatives of the loss itself. "no
+shift" leaves the base rate as the trees give it.
 """
 
 from __future__ import annotations

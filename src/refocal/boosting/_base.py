@@ -205,7 +205,7 @@ class FocalBoostingClassifier(FocalClassifier):
         return {k: v for k, v in vars(self).items() if k not in own and k[0] != "_" and k[-1] != "_"}
 
     def _checked_options(self) -> dict[str, Any]:
-        options = self._options()
+        options = {name: value for name, value in self._options().items() if value is not None}
         for name in options:
             if name in self.ours:
                 raise ValueError(f"{name} must not be given to {type(self).__name__}: {self.ours[name]}")

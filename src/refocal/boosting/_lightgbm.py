@@ -163,6 +163,14 @@ def add_start(booster: Any, start: Any) -> None:
     Args:
         booster: A ``lightgbm.Booster``.
         start: A number for each class, or one with two classes.
+
+    Example:
+        >>> data = lightgbm.Dataset(np.arange(40.0)[:, None], np.arange(40) % 2, init_score=np.full(40, -1.5))
+        >>> model = lightgbm.train({"verbosity": -1}, data, 1)
+        >>> before = model.predict([[0.0]])[0]
+        >>> add_start(model, [-1.5])
+        >>> round(float(model.predict([[0.0]])[0] - before), 3)
+        -1.5
     """
     for tree in booster.dump_model(num_iteration=1)["tree_info"]:
         at = tree["tree_index"]

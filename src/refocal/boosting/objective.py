@@ -96,8 +96,9 @@ def focal_objective(
 
     The curvature is the second derivative of the loss, averaged over labels drawn from the posterior that
     belongs to the scores: positive, and exact on average where the model is right. Loss and curvature are
-    multiplied by one number, which moves no minimiser, such that the curvature at the start is prior (1 - prior), as for
-    the log loss: ``min_child_weight``, ``min_sum_hessian_in_leaf`` and ``lambda`` keep their meaning.
+    multiplied by one number, which moves no minimiser, such that the curvature at the start is
+    prior (1 - prior), as for the log loss: ``min_child_weight``, ``min_sum_hessian_in_leaf`` and ``lambda``
+    keep their meaning, up to what `longest_step` adds to rows of a rare class.
 
     Training has to begin at ``start``: give it to XGBoost as ``base_score``, to LightGBM as ``init_score``.
     The posterior is ``.objective.posterior`` of the logits, for two classes those of (0, score).
@@ -122,10 +123,9 @@ def focal_objective(
         >>> import refocal
         >>> found = focal_objective(refocal.SigmoidFocal(gamma=2.0, alpha=None), prior=0.01)
         >>> round(found.start[0], 3)  # the log loss would start at log(0.01 / 0.99) = -4.595
-        -2.069
-        >>> scores, labels = np.array([found.start[0]] * 2), np.array([0.0, 1.0])
-        >>> found.gradients(scores, labels, np.empty(0))[1].round(4)  # 0.01 * 0.99
-        array([0.0099, 0.0099], dtype=float32)
+        -1.706
+        >>> found.gradients(np.array(found.start), np.zeros(1), np.empty(0))[1].round(4)  # 0.01 * 0.99
+        array([0.0099], dtype=float32)
     """
     shares = _shares(prior)
     softmax = _as_softmax(objective, len(shares))

@@ -60,6 +60,7 @@ def loop_config(
         params: Options of the engine.
 
     Example:
+        >>> import refocal
         >>> config = loop_config(refocal.Focal(2.0), [0.9, 0.1], label="y", params={"max_depth": 3})
         >>> config["objective"]["gamma"], config["prior"]
         (2.0, [0.9, 0.1])

@@ -110,7 +110,7 @@ class FocalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 def softmax_logits(scores: Any) -> Floats:
     """Return logits with a column for each class; one number for each row is the second class's lead."""
-    scores = np.asarray(scores)
-    if scores.ndim == 2:
-        return scores
-    return np.stack([np.zeros_like(scores), scores], axis=1)
+    logits: Floats = np.asarray(scores)
+    if logits.ndim == 2:
+        return logits
+    return np.stack([np.zeros_like(logits), logits], axis=1)

@@ -49,6 +49,7 @@ class CalibratedPosterior(WrappedClassifier):
 
     Example:
         >>> from sklearn.linear_model import LogisticRegression
+        >>> from refocal.sklearn import FocalLinearClassifier
         >>> rng = np.random.default_rng(0)
         >>> X = rng.normal(size=(3000, 2))
         >>> y = rng.random(3000) < 1 / (1 + np.exp(2 - 2 * X[:, 0]))

@@ -82,6 +82,7 @@ class PosteriorClassifier(WrappedClassifier):
         classes_: Its labels.
 
     Example:
+        >>> import refocal
         >>> from sklearn.linear_model import LogisticRegression
         >>> X = np.array([[-1.0], [0.0], [1.0], [2.0]])
         >>> focal = LogisticRegression().fit(X, [0, 1, 0, 1])  # stands for one with a focal loss
