@@ -1,7 +1,9 @@
 """Two workers of a local Ray cluster: the model of one process, and a worker that is killed."""
 
+import json
 import os
 import signal
+import time
 
 import numpy as np
 import pytest
@@ -30,6 +32,17 @@ def ray():
     ray.shutdown()
 
 
+def await_two_checkpoints(folder):
+    """Wait until Ray has noted both checkpoints: it reads the reports of workers now and then."""
+    path = os.path.join(folder, "ray", "test", "checkpoint_manager_snapshot.json")
+    for _ in range(1200):
+        if os.path.exists(path):
+            with open(path) as file:
+                if len(json.load(file)["checkpoint_results"]) == 2:
+                    return
+        time.sleep(0.1)
+
+
 def killed_once(loop, marker):
     """Return a loop whose second worker kills itself once, after round 8 of 12."""
 
@@ -38,12 +51,15 @@ def killed_once(loop, marker):
 
         from refocal.boosting.objective import FocalObjective
 
+        from test_boosting_ray import await_two_checkpoints
+
         called, rank = [0], ray.train.get_context().get_world_rank()
         gradients = FocalObjective.gradients
 
         def counted(self, *arguments):
             called[0] += len(arguments[0]) > 1  # the first call, of one row, is for the factor
             if called[0] == 8 and rank == 1 and not os.path.exists(marker):
+                await_two_checkpoints(os.path.dirname(marker))
                 open(marker, "w").close()
                 os.kill(os.getpid(), signal.SIGKILL)
             return gradients(self, *arguments)

@@ -17,7 +17,7 @@ def test_the_posterior_of_catboost_s_focal_loss(alpha, gamma):
     unseen, _, truth = binary(20_000, 1, intercept=-2.5)
     loss = f"Focal:focal_alpha={alpha};focal_gamma={gamma}"
     model = catboost.CatBoostClassifier(
-        iterations=200,
+        iterations=300,
         depth=4,
         loss_function=loss,
         verbose=False,
