@@ -48,10 +48,9 @@ def killed_once(loop, marker):
 
     def killed(config):
         import ray.train
+        from test_boosting_ray import await_two_checkpoints
 
         from refocal.boosting.objective import FocalObjective
-
-        from test_boosting_ray import await_two_checkpoints
 
         called, rank = [0], ray.train.get_context().get_world_rank()
         gradients = FocalObjective.gradients
