@@ -144,6 +144,11 @@ def softplus(xp: Namespace, x: Array) -> Array:
     return xp.where(up, x + y, y)
 
 
+def at_most(xp: Namespace, x: Array, bound: float) -> Array:
+    """Return x, but no more than a bound. (Clip and minimum break graphs of `torch.compile`.)"""
+    return xp.where(x > bound, bound, x)
+
+
 def total(xp: Namespace, x: Array, axis: int) -> Array:
     """Return the sum along an axis, which is kept with length 1."""
     return xp.sum(x, axis=axis, keepdims=True)
@@ -264,6 +269,7 @@ def is_plain_tensor(x: Any) -> bool:
         or x.layout is not torch.strided
         or torch._C._get_tracing_state() is not None
         or torch._C._len_torch_dispatch_stack()
+        or torch._ops._len_torch_dispatch_stack_pre_dispatch()
         or torch._C._are_functorch_transforms_active()
         or torch.autograd.forward_ad._current_level >= 0
     ):

@@ -96,6 +96,14 @@ def check_entries(
         if not good(number):
             raise ValueError(f"{name} must be {rule}, got {value!r}")
         return number
+    if (
+        isinstance(value, (list, tuple))
+        and len(value) > 1
+        and all(isinstance(v, numbers.Real) for v in value)
+    ):
+        # Without NumPy, which `torch.compile` cannot follow here.
+        checked = (check_entries(name, v, rule, good) for v in value)
+        return tuple(number for number in checked if isinstance(number, float))
     values = None if isinstance(value, (str, bytes)) else concrete(as_array(value))
     if (
         values is None

@@ -201,7 +201,9 @@ def focal_terms(logits: Array, labels: Array, gamma: Gamma, axis: int, weight: A
         hit = one_hot(xp, xp.expand_dims(labels, axis=axis), logits.shape[axis], axis)
         # A class that is not the target may be masked, and must not touch the gradient.
         loss = xp.sum(xp.where(hit, terms * xp.where(hit, nll, 0), 0), axis=axis)
-        loss = xp.where(xp.any(hit, axis=axis), loss, xp.nan)
+        # A label that is no class: by a product, so that the gradient is NaN too.
+        none = xp.where(xp.any(hit, axis=axis), xp.zeros_like(loss), xp.nan)
+        loss = loss + none * xp.squeeze(s.neg_log_top, axis=axis)
     else:
         v = xp.astype(labels, nll.dtype, copy=False)
         nll = xp.where((v == 0) & (nll == xp.inf), 0, nll)  # a masked class that is no target

@@ -56,7 +56,9 @@ def test_coverage_of_calibration_errors(metric, method, sharpness, n):
     held = 0
     for seed in range(200):
         probs, _, labels = drawn(rng, n, sharpness)
-        found = confidence_interval(metric, probs, labels, method=method, n_resamples=150, seed=seed)
+        found = confidence_interval(
+            metric, probs, labels, level=0.9, method=method, n_resamples=150, seed=seed
+        )
         held += found.low <= truth <= found.high
     assert 170 <= held <= 190
 
@@ -78,7 +80,9 @@ def test_coverage_of_means(metric, method):
     held = 0
     for seed in range(200):
         probs, _, labels = drawn(rng, 400)
-        found = confidence_interval(metric, probs, labels, method=method, n_resamples=300, seed=seed)
+        found = confidence_interval(
+            metric, probs, labels, level=0.9, method=method, n_resamples=300, seed=seed
+        )
         held += found.low <= truth <= found.high
     assert 170 <= held <= 190
 

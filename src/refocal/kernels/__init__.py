@@ -17,6 +17,8 @@ def rows(shape: Sequence[int], strides: Sequence[int], axis: int) -> tuple[int, 
     Row r and class k are at ``outer * (r // inner) + step * (r % inner) + class * k``, and the four numbers
     are ``outer, class, inner, step``.
     """
+    if min(strides, default=0) < 0:  # kernels count upwards
+        return None
     outer = _joined(shape[:axis], strides[:axis])
     inner = _joined(shape[axis + 1 :], strides[axis + 1 :])
     if outer is None or inner is None:

@@ -74,10 +74,12 @@ class Kernel:
         self.function.__qualname__ = f"{self.function.__name__}_{SOURCES}"
         signature = types.void(types.CPointer(from_dtype(self.record)))
         try:
-            self.compiled = cfunc(signature, error_model="numpy", cache=True)(self.function)
+            compiled = cfunc(signature, error_model="numpy", cache=True)(self.function)
         except Exception:  # no folder to keep it in, no room, or what is kept is damaged
-            self.compiled = cfunc(signature, error_model="numpy")(self.function)
-        return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self.compiled.address)
+            compiled = cfunc(signature, error_model="numpy")(self.function)
+        call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(compiled.address)
+        call.compiled = compiled  # which owns the machine code
+        return call
 
     def __call__(
         self, count: int, work: int, threads: int, team: Team | None, owners: object, *fields: float
@@ -106,7 +108,7 @@ class Kernel:
         if threads == 1:
             code(record)
         else:
-            (team or in_python_threads)(self.compiled.address, record, threads, owners)
+            (team or in_python_threads)(code.compiled.address, record, threads, owners)
         if parts == 1:
             total, number, bad = PART.unpack_from(record, size)
         else:

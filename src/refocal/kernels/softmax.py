@@ -374,8 +374,9 @@ def soft(record):
             else:
                 _terms(log_q[: x.size], t, gamma_run, a.odd, a.two, q)
             for i in range(start, stop):
-                low = (i - start) * c
-                ignored = a.hard and y[i] == a.ignore
+                low, k = (i - start) * c, y[i] if a.hard else 0
+                # Another thread may have changed a label since it was checked.
+                ignored = a.hard and (k == a.ignore or k < 0 or k >= c)
                 if gradient and ignored:
                     out[low : low + c] = ZERO
                 elif gradient:
@@ -387,7 +388,7 @@ def soft(record):
                         each[i] = F(loss)
                     total += loss
                     if not ignored:
-                        number += np.float64(weights[y[i]]) if a.hard and a.weighted else 1.0
+                        number += np.float64(weights[k]) if a.hard and a.weighted else 1.0
             if gradient and not in_place:
                 _put_back(a, result, c, start, stop, out)
         sums[part, 0], sums[part, 1] = total, number

@@ -6,7 +6,17 @@ import dataclasses
 import math
 from typing import Any, ClassVar
 
-from refocal._arrays import Array, Namespace, log1p, log_softmax, namespace, quiet, softplus, working_dtype
+from refocal._arrays import (
+    Array,
+    Namespace,
+    at_most,
+    log1p,
+    log_softmax,
+    namespace,
+    quiet,
+    softplus,
+    working_dtype,
+)
 from refocal._checks import check_entries, check_fraction, check_scores
 from refocal.focal import focal_terms, log_h, log_psi, psi
 from refocal.minimizer import log_minimizer, log_of
@@ -159,8 +169,8 @@ class SigmoidFocal(_InBlocks):
         hit, miss = softplus(xp, -z), softplus(xp, z)  # -log p, -log(1 - p)
         most = xp.finfo(z.dtype).max  # and not infinity, of which gamma 0 would make NaN
         with quiet(z):
-            of_one = y * xp.exp(-gamma * xp.clip(miss, None, most))
-            of_zero = (1 - y) * xp.exp(-gamma * xp.clip(hit, None, most))
+            of_one = y * xp.exp(-gamma * at_most(xp, miss, most))
+            of_zero = (1 - y) * xp.exp(-gamma * at_most(xp, hit, most))
         of_one = of_one * xp.where((y == 0) & (hit == xp.inf), 0, hit)
         of_zero = of_zero * xp.where((y == 1) & (miss == xp.inf), 0, miss)
         loss = of_one + of_zero if alpha is None else alpha * of_one + (1 - alpha) * of_zero

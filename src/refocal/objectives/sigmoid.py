@@ -12,6 +12,7 @@ import numpy as np
 from refocal._arrays import (
     Array,
     Namespace,
+    at_most,
     concrete,
     is_integer,
     log1p,
@@ -113,7 +114,8 @@ class Asymmetric(_InBlocks):
             return xp.full_like(z, 1) == 1, -softplus(xp, -z), softplus(xp, z)
         active = z > self._edge
         z = xp.where(active, z, self._edge + 1)
-        log_u = -softplus(xp, -z) + math.log1p(-self.clip) + xp.log(-xp.expm1(self._edge - z))
+        t = xp.tanh((z - self._edge) / 2)  # 1 - e^(edge - z) = 2 t / (1 + t): ONNX has no expm1
+        log_u = xp.log(2 * t) - log1p(xp, t) - softplus(xp, -z) + math.log1p(-self.clip)
         u = xp.exp(log_u)
         small = u < 0.5
         nll = -log1p(xp, -xp.where(small, u, 0))
@@ -139,7 +141,7 @@ class Asymmetric(_InBlocks):
 
     def _ratios(self, xp: Namespace, z: Array, log_u: Array, nll_u: Array) -> tuple[Array, Array]:
         limit = 80.0 if xp.finfo(z.dtype).bits == 32 else 700.0
-        x, n = xp.clip(z, -limit, limit), xp.clip(nll_u, None, limit)
+        x, n = xp.clip(z, -limit, limit), at_most(xp, nll_u, limit)
         tiny = xp.exp(log_u) < xp.finfo(z.dtype).eps
         r = xp.where(tiny, 1, n * xp.exp(-n - xp.where(tiny, 0, log_u)))
         return softplus(xp, -x) * xp.exp(x), r

@@ -11,6 +11,7 @@ from refocal._arrays import (
     Array,
     Namespace,
     Shares,
+    at_most,
     at_top,
     is_integer,
     log1p,
@@ -148,7 +149,7 @@ class Poly1Focal(_OnSoftmax):
         """
         gamma, epsilon = self.gamma, self.epsilon
         o = s.q / (1 - s.q)
-        r = o * xp.clip(s.neg_log_q, None, xp.finfo(s.q.dtype).max)
+        r = o * at_most(xp, s.neg_log_q, xp.finfo(s.q.dtype).max)
         n = 1 + gamma * r + epsilon * (gamma + 1) * s.q
         below = gamma * log1p(xp, -s.q) + xp.log(n)
         slope = 1 + gamma * o - (gamma * (r - o + r * o) + epsilon * (gamma + 1) * s.q) / n
@@ -258,11 +259,11 @@ class AsymmetricSingleLabel(_OnSoftmax):
         c2 = self._shares_of_label(x.shape[axis])[1]
         g = self.gamma_pos
         o = s.q / (1 - s.q)
-        r = o * xp.clip(s.neg_log_q, None, xp.finfo(s.q.dtype).max)
+        r = o * at_most(xp, s.neg_log_q, xp.finfo(s.q.dtype).max)
         odds, r_top = xp.exp(s.log_odds), top_ratio(xp, s)
         curve_top = g * (_excess(xp, s) * (1 + odds) / (1 + g * r_top) - 1 / xp.where(odds > 0, odds, 1))
         da = a * xp.where(s.top, curve_top, g * ((r - o + r * o) / (1 + g * r) - o))
-        nll = xp.clip(neg_log(xp, s), None, -FLOOR)
+        nll = at_most(xp, neg_log(xp, s), -FLOOR)
         db = c2 * xp.exp(-self.gamma_neg * nll) * self.gamma_neg * (self.gamma_neg * nll - 2)
         u = eta * a - (1 - eta) * b
         lam = total(xp, u, axis)
@@ -280,7 +281,7 @@ class AsymmetricSingleLabel(_OnSoftmax):
         c1, c2 = self._shares_of_label(s.q.shape[axis])
         below, top = log_phi(xp, s, self.gamma_pos, axis)
         a = c1 * xp.exp(xp.where(s.top, top, below))
-        nll = xp.clip(neg_log(xp, s), None, -FLOOR)
+        nll = at_most(xp, neg_log(xp, s), -FLOOR)
         b = c2 * xp.exp(-self.gamma_neg * nll) * (self.gamma_neg * nll - 1)
         return xp.where(s.top, xp.exp(-s.neg_log_top), s.q), a, b
 

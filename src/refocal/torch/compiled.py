@@ -1,7 +1,7 @@
 """Machine code as operators of PyTorch, which `torch.compile` calls and does not look into.
 
-Each has a fake form (shapes alone), its gradient, and what `torch.vmap` makes of it. Kernels for other
-devices register themselves with the same operators.
+Each has a fake form (shapes alone), its gradient, and what `torch.vmap` makes of it. They are for the CPU;
+kernels for other devices have their place here.
 """
 
 from __future__ import annotations
@@ -24,12 +24,16 @@ def _operator(name: str, schema: str) -> Any:
     return torch.library.custom_op(f"refocal::{name}", mutates_args=(), device_types="cpu", schema=schema)
 
 
+def _as_promised(z: Tensor, x: Tensor) -> Tensor:
+    """Return x in the strides that the fake forms below promise."""
+    promised = torch.empty_like(z)
+    return x if x.stride() == promised.stride() else promised.copy_(x)
+
+
 @_operator("softmax_rows", f"({SOFTMAX}) -> (Tensor, Tensor)")  # type: ignore[untyped-decorator]
 def softmax_rows(*args: Any) -> tuple[Tensor, Tensor]:
     """Return the losses of rows, and what is kept for the gradient."""
     p = Softmax(*args)
-    if not p.z.numel():
-        return p.losses(), p.z.new_empty(0)
     rows, kept, _ = dispatch.kernel_losses(p, "none")
     return rows, p.z.new_empty(0) if kept is None else kept
 
@@ -38,23 +42,21 @@ def softmax_rows(*args: Any) -> tuple[Tensor, Tensor]:
 def softmax_gradient(grad: Tensor, kept: Tensor, *args: Any) -> Tensor:
     """Return the gradient by the logits."""
     p = Softmax(*args)
-    if not p.z.numel():
-        return torch.empty_like(p.z)
-    return dispatch.kernel_gradient(p, kept if kept.numel() else None, grad, 1.0)
+    return _as_promised(p.z, dispatch.kernel_gradient(p, kept if kept.numel() else None, grad, 1.0))
 
 
 @_operator("sigmoid_losses", f"({SIGMOID}) -> Tensor")  # type: ignore[untyped-decorator]
 def sigmoid_losses(*args: Any) -> Tensor:
     """Return the loss of each binary problem."""
     p = Sigmoid(*args)
-    return dispatch.kernel_losses(p, "none")[0] if p.z.numel() else torch.empty_like(p.z)
+    return _as_promised(p.z, dispatch.kernel_losses(p, "none")[0])
 
 
 @_operator("sigmoid_gradient", f"(Tensor grad, {SIGMOID}) -> Tensor")  # type: ignore[untyped-decorator]
 def sigmoid_gradient(grad: Tensor, *args: Any) -> Tensor:
     """Return the gradient by the logits."""
     p = Sigmoid(*args)
-    return dispatch.kernel_gradient(p, None, grad, 1.0) if p.z.numel() else torch.empty_like(p.z)
+    return _as_promised(p.z, dispatch.kernel_gradient(p, None, grad, 1.0))
 
 
 def losses(p: Loss) -> Tensor:

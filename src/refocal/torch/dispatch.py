@@ -38,34 +38,31 @@ FOLDER = Path(torch.__file__).parent / "lib"
 """Where PyTorch may have its OpenMP library, in whose threads kernels run."""
 
 
-def choose(z: Tensor, target: Tensor, *numbers: object) -> str:
-    """Return the name of the form that computes a loss: the first line that fits.
+def choose(z: Tensor, target: Tensor, *others: Tensor | None, one_each: bool = True) -> str:
+    """Return the name of the form that computes a loss of these tensors: the first line that fits.
 
-    ``numbers`` are those that a kernel takes one of, and not one for each class.
+    A kernel takes one number each for gamma and the weights of a sigmoid loss, so ``one_each`` is False if
+    there is one for each class.
     """
-    one_each = not any(isinstance(x, Tensor) for x in numbers)
     if torch.compiler.is_compiling():
         if torch.compiler.is_exporting():  # the file must not need our operators
             return "formula"
-        return (
-            "operator"
-            if z.device.type == "cpu" and z.dtype == torch.float32 and _has_kernels()
-            else "formula"
-        )
-    if not (is_plain_tensor(z) and is_plain_tensor(target)):  # somebody follows the operations
-        return "formula"
-    if z.is_cpu and target.is_cpu and z.dtype is torch.float32 and one_each and z.numel() and kernels():
+        fits = one_each and z.device.type == "cpu" and z.dtype == torch.float32 and _has_kernels()
+        return "operator" if fits else "formula"
+    if not all(x is None or is_plain_tensor(x) for x in (z, target, *others)):
+        return "formula"  # somebody follows the operations
+    if one_each and z.is_cpu and target.is_cpu and z.dtype is torch.float32 and kernels():
         return "kernel"
     return "eager"
 
 
-def choose_gradient(form: str, *tensors: Tensor) -> str:
+def choose_gradient(form: str, *tensors: Tensor | None) -> str:
     """Return the name of the form that computes a gradient, given that of the loss."""
     if torch.is_grad_enabled():  # it will be differentiated again
         return "formula"
     if torch.compiler.is_compiling():  # compiled autograd
         return "eager"
-    return form if all(is_plain_tensor(x) for x in tensors) else "formula"
+    return form if all(x is None or is_plain_tensor(x) for x in tensors) else "formula"
 
 
 _kernels: dict[str, ModuleType] | None = None
@@ -106,7 +103,9 @@ def _load() -> dict[str, ModuleType]:
 
 def loss_of(p: Loss, reduction: str) -> Tensor:
     """Return a loss by the form that `choose` names."""
-    form = choose(p.z, p.target, *(p[2:] if isinstance(p, Sigmoid) else ()))
+    one_each = isinstance(p, Softmax) or not any(isinstance(x, Tensor) for x in p[2:])
+    others = (p.gammas, p.weight) if isinstance(p, Softmax) else ()
+    form = choose(p.z, p.target, *others, one_each=one_each)
     if form == "kernel":
         return _apply(p, form, reduction)
     if form == "eager":
@@ -145,14 +144,14 @@ class ClosedForm(Function):
         *tensors, kept = ctx.saved_tensors
         (kind, form, reduction, numbers), grad, wanted = ctx.rest, grads[0], ctx.needs_input_grad[3:5]
         p = kind(*tensors, *numbers)
-        form = choose_gradient(form, grad, *tensors[:2])
-        by_z = by_target = None
+        form = choose_gradient(form, grad, *tensors, kept)
         if form == "formula":
             by_z, by_target = by_autograd(p, reduction, grad, wanted)
-        elif form == "kernel" and not wanted[1]:
-            by_z = kernel_gradient(p, kept, grad, ctx.count)
         else:
-            by_z, by_target = p.gradients(grad / ctx.count if ctx.count else grad * 0, wanted)
+            by_kernel = form == "kernel" and wanted[0]
+            scaled = grad / ctx.count if ctx.count else grad * math.nan  # the mean of no rows
+            by_z, by_target = p.gradients(scaled, (wanted[0] and not by_kernel, wanted[1]))
+            by_z = kernel_gradient(p, kept, grad, ctx.count) if by_kernel else by_z
         return None, None, None, by_z, by_target, *[None] * (len(p) - 2)
 
 
@@ -160,18 +159,21 @@ def by_autograd(p: Loss, reduction: str, grad: Tensor, wanted: tuple[bool, ...])
     """Return gradients by autograd, with a graph of their own if they will be differentiated again."""
     again = torch.is_grad_enabled()
     with torch.enable_grad():
+        # Views, or hooks on the inputs would run, and the history of the inputs would be walked, here too.
+        p = p._replace(z=p.z.view_as(p.z), target=p.target.view_as(p.target))
         needed = [x for x, w in zip(p[:2], wanted, strict=True) if w]
         loss = p.reduced(p.formula(), reduction)
         found = iter(torch.autograd.grad(loss, needed, grad, create_graph=again))
     return [next(found) if w else None for w in wanted]
 
 
+@torch.no_grad()
 def gradient_of(p: Softmax) -> Tensor:
     """Return the gradient by the logits of the sum of the losses."""
-    p = p._replace(z=p.z.detach())
     one = p.z.new_ones(())
-    if choose(p.z, p.target) == "kernel":
+    if choose(p.z, p.target, p.gammas, p.weight) == "kernel":
         return kernel_gradient(p, None, one, 1.0)
+    p.check_labels()
     by_z, _ = p.gradients(one, (True, False))
     assert by_z is not None
     return by_z
@@ -196,7 +198,7 @@ class Record(NamedTuple):
 def kernel_losses(p: Loss, reduction: str) -> tuple[Tensor, Tensor | None, float]:
     """Return a loss by machine code, what is kept for the gradient, and what a mean was divided by."""
     r = _record(p)
-    each, keep = reduction == "none", r.kernel == "hard" and r.z.numel() >= KEEP * r.n
+    each, keep = reduction == "none", r.kernel == "hard" and r.inputs[0] >= KEEP
     if each:
         loss = r.z.new_empty(p.rows) if isinstance(p, Softmax) else torch.empty_like(r.z)
     else:
@@ -224,7 +226,7 @@ def kernel_gradient(p: Loss, kept: Tensor | None, grad: Tensor, count: float) ->
         where = (result.data_ptr(), *where[1:])
     keep = (0, 0) if kept is None else (1, _address(r.owners, kept, torch.float32))
     if grad.ndim == 0:
-        scale, each = grad.item() / count if count else 0.0, (0, 0)
+        scale, each = grad.item() / count if count else math.nan, (0, 0)
     elif isinstance(p, Softmax):
         scale, each = 1.0, (1, _address(r.owners, grad, torch.float32))
     else:  # in the order of the logits
@@ -240,7 +242,7 @@ def _run(r: Record, fields: list[float]) -> tuple[float, float]:
     run, team = getattr(modules[r.kernel], r.kernel), modules["machine"].openmp(FOLDER)
     try:
         sums: tuple[float, float] = run(r.n, r.z.numel(), threads, team, r.owners, *fields)
-    except IndexError as error:
+    except modules["machine"].BadLabel as error:
         (row,) = error.args
         raise IndexError(f"Target {int(r.owners[0].reshape(-1)[row])} is out of bounds.") from None
     return sums

@@ -28,7 +28,7 @@ OF_ALL, OF_ROWS, OF_CLASSES = 0, 1, 2
 
 
 class Softmax(NamedTuple):
-    """A softmax loss with its arguments, as they were given but for the dtype of the logits."""
+    """A softmax loss with its arguments, as they were given but for dtypes: labels are int64."""
 
     z: Tensor
     target: Tensor
@@ -41,7 +41,7 @@ class Softmax(NamedTuple):
     smoothing: float
     dim: int
     hard: bool
-    """Whether targets are class indices, of any integer type; else they are distributions."""
+    """Whether targets are class indices; else they are distributions."""
 
     @property
     def rows(self) -> torch.Size:
@@ -62,11 +62,7 @@ class Softmax(NamedTuple):
 
     def losses(self) -> Tensor:
         """Return the loss of each row by the closed form."""
-        if self.hard and self.target.device.type == "cpu":
-            outside = (self.target < 0) | (self.target >= self.z.shape[self.dim])
-            bad = self.target[outside & (self.target != self.ignore)]
-            if len(bad):
-                raise IndexError(f"Target {int(bad[0])} is out of bounds.")
+        self.check_labels()
 
         def hard(z: Tensor, y: Tensor, gamma: Any, of_class: Tensor | None) -> Tensor:
             rows = _hard_rows(z, y, self._of_target(gamma, y), self.dim)
@@ -76,6 +72,14 @@ class Softmax(NamedTuple):
             return torch.where((weight == 0) & rows.isinf(), 0, weight * rows)
 
         return self._combined(hard, lambda z, v, g: _soft_rows(z, v, g, self.dim)).squeeze(self.dim)
+
+    def check_labels(self) -> None:
+        """Raise for a label that is none of the classes, where a look does not wait for a device."""
+        if self.hard and self.target.device.type == "cpu":
+            outside = (self.target < 0) | (self.target >= self.z.shape[self.dim])
+            bad = self.target[outside & (self.target != self.ignore)]
+            if len(bad):
+                raise IndexError(f"Target {int(bad[0])} is out of bounds.")
 
     def gradients(self, grad: Tensor, wanted: tuple[bool, ...]) -> Gradients:
         """Return the gradients of the losses times grad, which is a number or one for each row."""

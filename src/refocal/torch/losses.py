@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import operator
 from collections.abc import Sequence
 
@@ -36,9 +37,12 @@ def focal_loss(
 
     Args:
         logits: Scores of shape (C), (N, C) or (N, C, d1, ...).
-        target: Class indices of that shape without C, or probabilities of the same shape.
-        gamma: A number >= 0; a list or tuple of one a class; or a tensor that broadcasts to the rows
-            (the shape without C), without gradient.
+        target: Class indices of that shape without C, or probabilities of the same shape. An index that is
+            no class raises IndexError; where values cannot be looked at (inside `torch.func`, in compiled
+            code without kernels), loss and gradient are NaN.
+        gamma: A number >= 0; a list or tuple with one for each class; or a tensor that broadcasts to the rows
+            (the shape without C), without gradient. In a compiled function a gamma that changes should be a
+            tensor: each new number compiles the function again.
         weight: A weight >= 0 of each class, or None.
         ignore_index: An index that adds neither to the loss nor to the mean; not for probabilities.
         reduction: "mean" (weighted, as in cross entropy), "sum" or "none".
@@ -116,6 +120,8 @@ def _softmax(
             f"got {tuple(target.shape)}"
         )
     if weight is not None:
+        if not isinstance(weight, Tensor):
+            weight = torch.tensor(weight, dtype=torch.get_default_dtype(), device=logits.device)
         if weight.shape != (c,):
             raise ValueError(
                 f"weight must have one number for each of the {c} classes, got shape {tuple(weight.shape)}"
@@ -124,10 +130,7 @@ def _softmax(
             raise TypeError(f"weight must hold real numbers, got dtype {weight.dtype}")
         _check_no_gradient("weight", weight)
     z = logits if logits.dtype.itemsize >= 4 else logits.to(torch.float32)
-    if isinstance(gamma, (int, float)):
-        number, kind, gammas = check_number("gamma", gamma, low=0.0, rule="finite and >= 0"), OF_ALL, None
-    else:
-        number, (kind, gammas) = 0.0, _gammas(gamma, z, dim)
+    number, kind, gammas = _gammas(gamma, z, dim)
     if isinstance(ignore, bool) or not hasattr(ignore, "__index__"):
         raise TypeError(f"ignore_index must be an integer, got {ignore!r}")
     ignore = operator.index(ignore)
@@ -139,8 +142,10 @@ def _softmax(
     return Softmax(z, target, gammas, weight, number, kind, ignore, smoothing, dim, hard)
 
 
-def _gammas(gamma: Tensor | Sequence[float], z: Tensor, dim: int) -> tuple[int, Tensor]:
-    """Return whether gamma differs between rows or classes, and the tensor of it."""
+def _gammas(gamma: Gamma, z: Tensor, dim: int) -> tuple[float, int, Tensor | None]:
+    """Return gamma as a number, or what it differs between and the tensor of it."""
+    if isinstance(gamma, numbers.Real):
+        return check_number("gamma", gamma, low=0.0, rule="finite and >= 0"), OF_ALL, None
     if isinstance(gamma, Tensor):
         _check_gamma_tensor(gamma)
         rows = z.shape[:dim] + z.shape[dim + 1 :]
@@ -150,15 +155,15 @@ def _gammas(gamma: Tensor | Sequence[float], z: Tensor, dim: int) -> tuple[int, 
             raise ValueError(
                 f"gamma must broadcast to the rows {tuple(rows)}, got shape {tuple(gamma.shape)}"
             ) from None
-        return OF_ROWS, gamma
-    if isinstance(gamma, (str, bytes)) or not isinstance(gamma, Sequence):
-        gamma = check_entries("gamma", gamma, "finite and >= 0", lambda v: v >= 0)  # type: ignore[assignment]
-    values = [check_number("gamma", g, low=0.0, rule="finite and >= 0") for g in gamma]
+        return 0.0, OF_ROWS, gamma
+    values = check_entries("gamma", gamma, "finite and >= 0", lambda v: v >= 0)
+    if isinstance(values, float):
+        return values, OF_ALL, None
     if len(values) != z.shape[dim]:
         raise ValueError(
             f"gamma must have one number for each of the {z.shape[dim]} classes, got {len(values)}"
         )
-    return OF_CLASSES, z.new_tensor(values)
+    return 0.0, OF_CLASSES, z.new_tensor(values)
 
 
 def sigmoid_focal_loss(
@@ -193,6 +198,8 @@ def sigmoid_focal_loss(
         raise ValueError(
             f"target must have the shape {tuple(logits.shape)} of logits, got {tuple(target.shape)}"
         )
+    if target.is_complex():
+        raise TypeError(f"target must hold real numbers, got dtype {target.dtype}")
     z = logits.to(_working_dtype(logits))
     y = target.to(z.dtype)
     if spec.label_smoothing:
