@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.jit._trace import TracerWarning
 
-from refocal.objectives import Objective
+from refocal.objectives import Objective, check_result_shape
 
 
 class NotScripted(nn.Module):
@@ -53,7 +53,7 @@ class Posterior(NotScripted):
 
     def _posterior(self, logits: Tensor) -> Tensor:
         probs: Tensor = self.objective.posterior(logits, axis=class_axis(logits))
-        return probs
+        return check_result_shape(self.objective, "posterior", probs, logits.shape)
 
     def extra_repr(self) -> str:
         """Return the objective."""
