@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from refocal._checks import missing_package
+from refocal.extras import needs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,10 +44,8 @@ def new_figure(width: float, height: float) -> Figure:
     Example:
         >>> axes = new_figure(8, 3).subplots(1, 2)
     """
-    try:
+    with needs("a plot", "matplotlib"):
         from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise missing_package("a plot", "matplotlib", error) from None
     return Figure(figsize=(width, height), layout="constrained")
 
 
@@ -82,10 +80,8 @@ def axes_or_new(ax: Axes | None, width: float = 4.5, height: float = 4.0) -> Axe
     """Return the axes, or for None those of a new figure, which ``matplotlib.pyplot.show()`` shows."""
     if ax is not None:
         return ax
-    try:
+    with needs("a plot", "matplotlib"):
         from matplotlib import pyplot
-    except ModuleNotFoundError as error:
-        raise missing_package("a plot", "matplotlib", error) from None
     return pyplot.figure(figsize=(width, height), layout="constrained").subplots()
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from refocal.experiments.data import source
 from refocal.experiments.sweeps import Workers, carry_out, run_key
+from refocal.extras import needs
 
 MODELS = {"resnet8": 8, "resnet20": 20, "resnet44": 44, "resnet110": 110}
 """The networks of the paper and their depth: 6 n + 2 layers with weights."""
@@ -192,11 +193,12 @@ def run(
             made from another data file.
         SweepError: After the report, if runs failed.
     """
-    from refocal.experiments.images.checkpoints import remove_checkpoints
-    from refocal.experiments.images.data import ready_files
-    from refocal.experiments.images.training import run_config
-    from refocal.experiments.sweeps.devices import device_of, on_gpu
-    from refocal.experiments.sweeps.together import agreed, from_first, is_first, process_group
+    with needs("the image study", "torch"):
+        from refocal.experiments.images.checkpoints import remove_checkpoints
+        from refocal.experiments.images.data import ready_files
+        from refocal.experiments.images.training import run_config
+        from refocal.experiments.sweeps.devices import device_of, on_gpu
+        from refocal.experiments.sweeps.together import agreed, from_first, is_first, process_group
 
     configs = [experiment.config() for experiment in experiments]
     checkpoints = Path(out).absolute() / "checkpoints"
