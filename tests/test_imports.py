@@ -78,7 +78,10 @@ def test_a_study_asks_for_a_missing_package(missing, argv, text, tmp_path):
 
 
 def test_what_a_package_misses_itself_is_its_own_affair():
-    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'no_such_module'$"), needs("it", "torch"):
+    with (
+        pytest.raises(ModuleNotFoundError, match=r"^No module named 'no_such_module'$"),
+        needs("it", "torch"),
+    ):
         import no_such_module  # noqa: F401
 
 
