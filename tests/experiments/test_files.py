@@ -17,12 +17,12 @@ def test_one_data_set_alone_fills_the_figure():
     (ax,) = figure.axes
     assert ax.get_subplotspec().get_geometry()[:2] == (1, 1)
     assert figure.get_figwidth() < 4
-    assert ax.get_ylim()[0] == 0 < 10 < ax.get_ylim()[1]
+    assert ax.get_ylim()[0] == 0 < 10 < ax.get_ylim()[1] < 11  # the legend is above, and takes no room inside
     assert labels(figure) == ["raw", "psi"]
 
 
 def test_published_values_are_marked_where_they_belong_and_one_legend_serves_all():
-    published = {("raw", "FL-2"): 20.0, ("psi", "FL-2"): 1.5, ("psi", "FL-3"): 9.0}  # of FL-3 there is no box
+    published = {"raw": {"FL-2": 20.0}, "psi": {"FL-2": 1.5, "FL-3": 9.0}}  # of FL-3 there is no box
     panels = [BoxPanel("a", SERIES), BoxPanel("b", SERIES, published), BoxPanel("c", SERIES)]
     figure = box_figure(panels, columns=2)
     a, b, c, empty = figure.axes

@@ -91,9 +91,8 @@ def box_figure(panels: Sequence[BoxPanel], columns: int, *, xlabel: str = "", yl
     axes = figure.subplots(rows, columns, squeeze=False)
     drawn = axes.flat[: len(panels)]
     for ax, panel in zip(drawn, panels, strict=True):
-        plot_boxes(
-            panel.series, published=panel.published, ax=ax, xlabel=xlabel, ylabel=ylabel, title=panel.title
-        )
+        texts = {"xlabel": xlabel, "ylabel": ylabel, "title": panel.title}
+        plot_boxes(panel.series, published=panel.published, ax=ax, legend=False, **texts)
     for ax in axes.flat[len(panels) :]:
         ax.set_axis_off()
     share_legend(drawn)

@@ -97,7 +97,10 @@ def share_legend(axes: Iterable[Axes]) -> None:
     """Put one legend above a figure in place of those of its axes.
 
     Args:
-        axes: Of one figure, with legends that say the same; titles of the legends go with them.
+        axes: Of one figure, with things that have labels. Legends of their own are removed, titles too.
+
+    Raises:
+        ValueError: If there are no axes.
 
     Example:
         >>> figure = new_figure(6, 3)
@@ -108,12 +111,15 @@ def share_legend(axes: Iterable[Axes]) -> None:
         (1, None)
     """
     keys: dict[str, Any] = {}
+    axes = list(axes)
+    if not axes:
+        raise ValueError("axes must hold at least one, got none")
     for ax in axes:
         keys |= dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
         if (legend := ax.get_legend()) is not None:
             legend.remove()
     style: dict[str, Any] = {"ncols": len(keys), "fontsize": SMALL, "frameon": False}
-    ax.figure.legend(keys.values(), keys, loc="outside upper center", **style)
+    axes[0].figure.legend(keys.values(), keys, loc="outside upper center", **style)
 
 
 def check_number_of(what: str, number: int) -> None:
