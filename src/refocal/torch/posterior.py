@@ -52,8 +52,9 @@ class Posterior(NotScripted):
             return self._posterior(logits)
 
     def _posterior(self, logits: Tensor) -> Tensor:
-        probs: Tensor = self.objective.posterior(logits, axis=class_axis(logits))
-        return check_result_shape(self.objective, "posterior", probs, logits.shape)
+        result = self.objective.posterior(logits, axis=class_axis(logits))
+        probs: Tensor = check_result_shape(self.objective, "posterior", result, logits.shape)
+        return probs
 
     def extra_repr(self) -> str:
         """Return the objective."""
