@@ -87,7 +87,7 @@ def test_failed_write_leaves_the_old_figure(tmp_path, monkeypatch, tiny, no_draw
 
 def test_missing_torch(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(ImportError, match=r"pip install 'refocal\[torch\]'$"):
+    with pytest.raises(ImportError, match=r"^the synthetic study needs torch: pip install torch$"):
         run_demo(tmp_path)
     assert list(tmp_path.iterdir()) == []
 

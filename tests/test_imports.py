@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import refocal
+from refocal.extras import needs
 
 HERE = Path(__file__).parent
 PACKAGE = HERE.parent / "src" / "refocal"
@@ -39,10 +40,49 @@ def test_a_name_that_is_not_there():
         refocal.calibrate  # noqa: B018
 
 
-def test_torch_is_asked_for_where_it_is_missing():
-    code = "import sys; sys.modules['torch'] = None; import refocal; refocal.torch"
+@pytest.mark.parametrize(
+    "missing, code, text",
+    [
+        ("torch", "import refocal; refocal.torch", "refocal.torch needs torch"),
+        ("sklearn", "import refocal.sklearn", "refocal.sklearn needs scikit-learn"),
+        (
+            "lightgbm",
+            "from refocal.boosting import FocalLGBMClassifier",
+            "FocalLGBMClassifier needs lightgbm",
+        ),
+        ("xgboost", "from refocal.boosting import FocalXGBClassifier", "FocalXGBClassifier needs xgboost"),
+    ],
+)
+def test_a_missing_package_is_asked_for(missing, code, text):
+    code = f"import sys; sys.modules[{missing!r}] = None; {code}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stderr.splitlines()[-1] == "ImportError: refocal.torch needs torch: pip install torch"
+    assert done.stderr.splitlines()[-1] == f"ImportError: {text}: pip install {text.split()[-1]}"
+
+
+@pytest.mark.parametrize(
+    "missing, argv, text",
+    [
+        ("torch", ["tabular", "--dataset", "vehicle"], "the tabular study needs torch"),
+        ("torch", ["images"], "the image study needs torch"),
+        ("scipy", ["tabular", "--report"], "a report needs scipy"),
+    ],
+)
+def test_a_study_asks_for_a_missing_package(missing, argv, text, tmp_path):
+    argv = ["reproduce", *argv, "--out", str(tmp_path)]
+    code = (
+        f"import sys; sys.modules[{missing!r}] = None; from refocal.cli import main; sys.exit(main({argv}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"refocal: {text}: pip install {missing}\n"
+
+
+def test_what_a_package_misses_itself_is_its_own_affair():
+    with (
+        pytest.raises(ModuleNotFoundError, match=r"^No module named 'no_such_module'$"),
+        needs("it", "torch"),
+    ):
+        import no_such_module  # noqa: F401
 
 
 def test_the_map_has_a_line_for_each_room():

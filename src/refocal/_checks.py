@@ -26,13 +26,6 @@ def check_floats(name: str, x: Any) -> Array:
     return x
 
 
-def missing_package(what: str, package: str, error: ModuleNotFoundError) -> ImportError:
-    """Return the error to raise where an optional package is missing: its name is all that pip needs."""
-    if error.name is not None and error.name.split(".")[0] != package:
-        return error  # the package is there, and misses something itself
-    return ImportError(f"{what} needs {package}: pip install {package}")
-
-
 def check_axis(name: str, x: Array, axis: int) -> int:
     """Return an axis of an array, >= 0."""
     if not isinstance(axis, numbers.Integral) or isinstance(axis, bool):

@@ -212,7 +212,7 @@ def focal_terms(logits: Array, labels: Array, gamma: Gamma, axis: int, weight: A
 
 
 def log_phi(xp: Namespace, s: Shares, gamma: Gamma, axis: int) -> tuple[Array, Array]:
-    """Return log phi of the classes below the top, and, a row, of the top."""
+    """Return log phi of the classes below the top, and for each row that of the top."""
     ratio = s.q * xp.where(s.neg_log_q == xp.inf, 0, s.neg_log_q) / (1 - s.q)  # 0 at q = 0
     below = gamma * log1p(xp, -s.q) + log1p(xp, gamma * ratio)
     gamma_top = gamma_of_top(xp, s.top, gamma, axis)

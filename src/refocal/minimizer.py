@@ -87,7 +87,7 @@ def log_of(xp: Namespace, p: Array) -> Array:
 
 
 def log_minimizer(xp: Namespace, log_eta: Array, gamma: Gamma, axis: int) -> Array:
-    """Return log q with log h(q) equal to ``log_eta`` (finite) up to a number a row.
+    """Return log q with log h(q) equal to ``log_eta`` (finite) up to one number for each row.
 
     gamma may also differ between the classes.
     """

@@ -13,7 +13,7 @@ import numpy as np
 
 from refocal._arrays import Array, Namespace, concrete, log1p, namespace, softplus, working_dtype
 from refocal._checks import check_floats, check_number, check_scores, check_values
-from refocal.objectives import Objective, check_objective
+from refocal.objectives import Objective, check_objective, log_posterior_of, logits_of
 
 LossFn = Callable[[Array, Array], Array]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -295,13 +295,13 @@ def _by_entry(objective: Objective, name: str, value: Any, function: Callable[..
 
 def _score_of(xp: Namespace, objective: Objective, eta: Array, on_sigmoid: bool) -> Array:
     if on_sigmoid:
-        return xp.exp(-softplus(xp, -objective.logits(eta)))
-    return xp.exp(objective.logits(xp.stack([1 - eta, eta], axis=-1)))[..., 1]
+        return xp.exp(-softplus(xp, -logits_of(objective, eta)))
+    return xp.exp(logits_of(objective, xp.stack([1 - eta, eta], axis=-1)))[..., 1]
 
 
 def _posterior_of_score(xp: Namespace, objective: Objective, p: Array, on_sigmoid: bool) -> Array:
     with np.errstate(divide="ignore"):
         miss, hit = log1p(xp, -p), xp.log(p)
     if on_sigmoid:
-        return objective.posterior(hit - miss)
-    return objective.posterior(xp.stack([miss, hit], axis=-1))[..., 1]
+        return xp.exp(log_posterior_of(objective, hit - miss))
+    return xp.exp(log_posterior_of(objective, xp.stack([miss, hit], axis=-1)))[..., 1]

@@ -264,6 +264,9 @@ def test_dictionary_and_text():
     fields = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     again = Selection.from_dict(fields)
     assert again == found
+    old = fields | {"methods": [{**fields["methods"][0], "name": "psi_after_ts_fl"}]}
+    with pytest.raises(ValueError, match=r"^name must be one of raw, psi, .*, got 'psi_after_ts_fl'$"):
+        Selection.from_dict(old)
     assert str(again) == str(found)
     logits = SMOOTHED.logits(posterior[:5])
     np.testing.assert_array_equal(again.apply(logits), found.apply(logits))

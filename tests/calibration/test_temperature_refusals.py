@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 
 import numpy as np
 import pytest
@@ -49,6 +50,20 @@ def test_a_failed_save_leaves_nothing(tmp_path):
     with pytest.raises(IsADirectoryError):
         scaling.save(tmp_path / "folder")
     assert [p.name for p in tmp_path.iterdir()] == ["folder"]
+
+
+def test_a_save_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    scaling = TemperatureScaling().fit(*made(300, 3))
+    path = tmp_path / "scaling.json"
+    path.write_text("older")
+
+    def full(_):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="no space left"):
+        scaling.save(path)
+    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {"scaling.json": "older"}
 
 
 def test_from_dict_refuses():

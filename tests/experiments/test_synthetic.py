@@ -208,6 +208,6 @@ def test_a_folder_that_cannot_be_made_costs_no_training(tmp_path, monkeypatch):
 
 def test_missing_torch(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    text = r"^the study trains networks with PyTorch: pip install 'refocal\[torch\]'$"
+    text = r"^the synthetic study needs torch: pip install torch$"
     with pytest.raises(ImportError, match=text):
         compute_synthetic(TINY)

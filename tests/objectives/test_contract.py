@@ -13,6 +13,8 @@ from scipy import optimize, special
 
 import refocal
 from refocal import Focal, Objective, TemperatureScaling, choose_calibration
+from refocal.experiments.tabular import Recipe, batched
+from refocal.experiments.tabular.training import measure
 from refocal.torch import Posterior
 
 
@@ -157,3 +159,68 @@ def test_smoothing_is_taken_out(kind):
     plain = objective.without_smoothing()
     assert plain == dataclasses.replace(objective, label_smoothing=0.0)
     assert plain.without_smoothing() is plain
+
+
+class Mean(squared()):
+    """Breaks the contract in every method: the classes, or the rows, are gone."""
+
+    def loss(self, logits, labels, *, axis=-1):
+        return super().loss(logits, labels, axis=axis).mean()
+
+    def log_posterior(self, logits, *, axis=-1):
+        return super().log_posterior(logits, axis=axis)[..., 0]
+
+    def logits(self, posterior, *, axis=-1):
+        return posterior[..., 0]
+
+
+def trained(objective, logits, labels):
+    x, y = torch.tensor(logits), torch.tensor(labels)
+    trial = batched.Trial(torch.arange(len(x)), x.mean(0), x.std(0), seed=0)
+    return batched.train(x, y, [trial], [objective], 3, "linear", Recipe(epochs=1))
+
+
+@pytest.mark.parametrize(
+    "use, text",
+    [
+        (
+            lambda own, z, y: trained(own, z, y),
+            "loss of Mean must return one number for each row, shape (64,)",
+        ),
+        (lambda own, z, y: measure(z, y, own, 10), "log_posterior of Mean must return the shape of logits"),
+        (
+            lambda own, z, y: Posterior(own)(torch.tensor(z)),
+            "posterior of Mean must return the shape of logits",
+        ),
+        (
+            lambda own, z, y: refocal.score_threshold(own, 0.5),
+            "logits of Mean must return the shape of the posterior (1, 2), got shape (1,)",
+        ),
+        (
+            lambda own, z, y: refocal.score_posterior(own, 0.5),
+            "log_posterior of Mean must return the shape of logits (1, 2), got shape (1,)",
+        ),
+    ],
+    ids=["training", "measures", "network", "threshold", "score"],
+)
+def test_the_contract_is_checked_wherever_an_objective_is_used(use, text):
+    with pytest.raises(TypeError, match=f"^{re.escape(text)}"):
+        use(Mean(), *made())
+
+
+def test_a_subclass_of_focal_is_fitted_with_its_own_loss():
+    class Brier(Focal):
+        def loss(self, logits, labels, *, axis=-1):
+            return squared()().loss(logits, labels, axis=axis)
+
+    expected = TemperatureScaling(squared()()).fit(*made()).temperature_
+    assert TemperatureScaling(Brier(2.0)).fit(*made()).temperature_ == pytest.approx(expected, rel=1e-6)
+    assert TemperatureScaling(Focal(2.0)).fit(*made()).temperature_ != pytest.approx(expected, rel=1e-3)
+
+
+def test_the_names_of_our_objectives_are_taken():
+    text = r"^an objective must not be named Focal, as refocal\.objectives\.focal has one of that name, got "
+    with pytest.raises(TypeError, match=text + re.escape(f"{__name__}.Focal") + "$"):
+        type("Focal", (Objective,), {"__module__": __name__, "__qualname__": "Focal"})
+    assert type(refocal.objective_from_dict(Focal(2.0).to_dict())) is Focal
+    assert squared() is not squared()  # one's own class may be defined again, as in a notebook

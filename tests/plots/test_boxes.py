@@ -79,3 +79,10 @@ def test_published_numbers_are_marks_in_their_box():
     box = ax.patches[3].get_path().get_extents()  # that of psi in group 1
     assert box.x0 < x < box.x1
     assert legend_of(ax) == ["raw", "psi", "published"]
+
+
+def test_boxes_without_a_legend_keep_no_room_for_it():
+    numbers = {0: [1.0, 2.0, 3.0]}
+    ax, with_legend = (plot_boxes({"raw": numbers}, legend=legend) for legend in (False, True))
+    assert ax.get_legend() is None
+    assert 3 < ax.get_ylim()[1] < 3.2 < with_legend.get_ylim()[1]

@@ -172,3 +172,8 @@ def test_panels_share_a_legend_that_has_no_numbers_of_one_of_them():
     (legend,) = figure.legends
     assert {text.get_text() for text in legend.get_texts()} == {"calibrated", "raw", r"$\Psi$"}
     assert [ax.get_legend() for ax in figure.axes] == [None, None]
+
+
+def test_a_legend_of_no_axes():
+    with pytest.raises(ValueError, match=r"^axes must hold at least one, got none$"):
+        share_legend([])

@@ -425,7 +425,7 @@ CASES = [
     (
         lambda: FocalLoss(weight=[1.0, -1.0]),
         ValueError,
-        "weight must hold one finite number >= 0 a class, got [1.0, -1.0]",
+        "weight must hold one finite number >= 0 for each class, got [1.0, -1.0]",
     ),
     (
         lambda: focal_loss(Z, torch.zeros(2, dtype=torch.long), weight=torch.ones(2)),
@@ -456,7 +456,7 @@ CASES = [
     (
         lambda: FocalLoss(torch.ones(2)).objective,
         ValueError,
-        "gamma must be a number or one a class for a posterior, got one a row",
+        "gamma must be a number or one for each class to have a posterior, got one for each row",
     ),
     (
         lambda: focal_loss(Z, torch.tensor([0, 1]), weight=torch.ones(3, requires_grad=True)),

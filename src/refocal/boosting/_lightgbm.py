@@ -9,12 +9,11 @@ from sklearn.utils.validation import _num_features, _num_samples
 
 from refocal.boosting._base import FocalBoostingClassifier
 from refocal.boosting.objective import FocalObjective
+from refocal.extras import needs
 from refocal.sklearn._gradients import Floats
 
-try:
+with needs("FocalLGBMClassifier", "lightgbm"):
     import lightgbm
-except ImportError as error:  # pragma: no cover - needs an environment without it
-    raise ImportError("FocalLGBMClassifier needs LightGBM: pip install lightgbm") from error
 
 
 class FocalLGBMClassifier(FocalBoostingClassifier):

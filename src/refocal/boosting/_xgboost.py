@@ -9,12 +9,11 @@ from sklearn.utils.validation import _num_features
 
 from refocal.boosting._base import FocalBoostingClassifier
 from refocal.boosting.objective import FocalObjective
+from refocal.extras import needs
 from refocal.sklearn._gradients import Floats
 
-try:
+with needs("FocalXGBClassifier", "xgboost"):
     import xgboost
-except ImportError as error:  # pragma: no cover - needs an environment without it
-    raise ImportError("FocalXGBClassifier needs XGBoost: pip install 'xgboost>=3.1'") from error
 
 
 class FocalXGBClassifier(FocalBoostingClassifier):

@@ -90,8 +90,14 @@ class Method:
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Method:
-        """Return the method that `to_dict` described."""
+        """Return the method that `to_dict` described.
+
+        Raises:
+            ValueError: If it is none of the methods.
+        """
         fields = dict(fields)
+        if fields["name"] not in METHODS:
+            raise ValueError(f"name must be one of {', '.join(METHODS)}, got {fields['name']!r}")
         for name in (*METRICS, "behind"):
             fields[name] = _interval_from_dict(fields[name])
         link = fields["link"]

@@ -24,6 +24,7 @@ from refocal.calibration._search import (
     nll_at,
     quasi_newton,
 )
+from refocal.files import write_atomic
 from refocal.metrics.binning import bin_rows, check_n_bins, make_bins
 from refocal.objectives import Focal, Objective, check_objective, log_posterior_of, objective_from_dict
 
@@ -124,13 +125,8 @@ class _Scaling:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write `to_dict` as a JSON file. An older file is replaced in one step, or left as it is."""
         self._check_fitted()
-        path = Path(path)
-        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        try:
-            temporary.write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        text = json.dumps(self.to_dict(), indent=1) + "\n"
+        write_atomic(Path(path), text.encode(), suffix=f".{os.getpid()}.tmp")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:

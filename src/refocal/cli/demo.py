@@ -14,7 +14,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
             "Three classes on a line with a known posterior: small networks trained with cross entropy\n"
             "and with focal loss, gamma 1 and 5; their scores raw, after temperature scaling, after psi.\n"
             "Takes some seconds, prints a table and writes refocal-demo.png.\n"
-            "Needs PyTorch and matplotlib: pip install 'refocal[torch,plots]'."
+            "Needs PyTorch and matplotlib: pip install torch matplotlib."
         ),
         epilog="example:\n  refocal demo --out figures",
         formatter_class=argparse.RawDescriptionHelpFormatter,

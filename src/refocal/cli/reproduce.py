@@ -16,7 +16,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help="make the paper's figures and tables again",
         description=(
             "The experiments of the paper. Runs are kept in --out as they finish; a study that was\n"
-            "stopped goes on where it was. Needs pip install 'refocal[experiments]'."
+            "stopped goes on where it was. Needs pip install torch scipy matplotlib."
         ),
         epilog=(
             "example:\n  refocal reproduce theory --out figures\n"

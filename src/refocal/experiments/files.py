@@ -1,8 +1,7 @@
-"""Files that are either whole or not there: the one way to write them, and what studies put into them."""
+"""What studies put into files, and how they write them."""
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import hashlib
 import io
@@ -14,32 +13,11 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from refocal.files import write_atomic
 from refocal.plots import figure_bytes, new_figure, plot_boxes, share_legend
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-def write_atomic(path: Path, content: bytes, *, suffix: str = ".tmp") -> None:
-    """Write a file so that a reader, or a crash at any moment, sees the old content or the new one.
-
-    Args:
-        path: The file.
-        content: All of it.
-        suffix: Of the temporary file beside it; different for writers of one path at the same time.
-    """
-    temporary = path.with_name(path.name + suffix)
-    try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())  # before the rename: the name must never point to missing data
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-    _sync_folder(path.parent)
 
 
 def sha256_of(path: Path) -> str:
@@ -91,9 +69,8 @@ def box_figure(panels: Sequence[BoxPanel], columns: int, *, xlabel: str = "", yl
     axes = figure.subplots(rows, columns, squeeze=False)
     drawn = axes.flat[: len(panels)]
     for ax, panel in zip(drawn, panels, strict=True):
-        plot_boxes(
-            panel.series, published=panel.published, ax=ax, xlabel=xlabel, ylabel=ylabel, title=panel.title
-        )
+        texts = {"xlabel": xlabel, "ylabel": ylabel, "title": panel.title}
+        plot_boxes(panel.series, published=panel.published, ax=ax, legend=False, **texts)
     for ax in axes.flat[len(panels) :]:
         ax.set_axis_off()
     share_legend(drawn)
@@ -133,13 +110,3 @@ def published_numbers(metric: str | None = None) -> list[dict[str, str]]:
     """Return the rows of published.csv, the paper's tables, or those of one metric: "ece" or "error"."""
     text = resources.files("refocal.experiments").joinpath("published.csv").read_text(encoding="utf-8")
     return [row for row in csv.DictReader(text.splitlines()) if metric in (None, row["metric"])]
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the names in a folder survive a power cut, where the system can."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -22,6 +22,7 @@ from refocal import CalibrationStats, Focal, TemperatureScaling, error_rate, kl_
 from refocal.experiments.files import csv_bytes, figure_files, json_bytes, write_outputs
 from refocal.experiments.mixture import PRIORS, Integers, mixture_joint, mixture_posterior, sample_mixture
 from refocal.experiments.sweeps import machine, versions
+from refocal.extras import needs
 from refocal.plots import CLASS_COLORS, NORMAL, SMALL, Floats, axes_or_new, label_axes, new_figure
 
 if TYPE_CHECKING:
@@ -249,11 +250,9 @@ def plot_posteriors(
 
 def _train(x: Floats, y: Integers, gamma: float, settings: Settings) -> nn.Module:
     """Return a network trained with the focal loss; initial weights and order are those of the seed."""
-    try:
+    with needs("the synthetic study", "torch"):
         import torch
-    except ModuleNotFoundError as error:
-        raise ImportError("the study trains networks with PyTorch: pip install 'refocal[torch]'") from error
-    from torch import nn
+        from torch import nn
 
     from refocal.experiments.sweeps.devices import torch_threads
     from refocal.torch import FocalLoss

@@ -14,6 +14,7 @@ import numpy as np
 from refocal import psi, tau_oc, tau_uc
 from refocal.experiments.files import csv_bytes, figure_files, json_bytes, write_outputs
 from refocal.experiments.sweeps import machine, versions
+from refocal.metrics import bisect
 from refocal.plots import (
     MaxEtaCurves,
     PhiCurves,
@@ -84,10 +85,8 @@ def known_limit(n_classes: int) -> float:
     """
     if n_classes < 4:
         raise ValueError(f"n_classes must be at least 4, got {n_classes}")
-    low, high = -20.0, math.log(1000.0 * n_classes)  # of log gamma; tau_uc falls as gamma grows
-    for _ in range(64):
-        middle = (low + high) / 2
-        low, high = (middle, high) if tau_uc(math.exp(middle)) > 1 / (n_classes - 1) else (low, middle)
+    largest = math.log(1000.0 * n_classes)  # of log gamma; tau_uc falls as gamma grows
+    low, high = bisect(lambda x: tau_uc(math.exp(x)) > 1 / (n_classes - 1), -20.0, largest, 64)
     return math.exp((low + high) / 2)
 
 

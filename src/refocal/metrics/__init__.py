@@ -9,6 +9,7 @@ from refocal.metrics.intervals import (
 )
 from refocal.metrics.measures import (
     adaptive_ece as adaptive_ece,
+    bisect as bisect,
     brier as brier,
     classwise_ece as classwise_ece,
     debiased_ece as debiased_ece,

@@ -3,7 +3,9 @@
 from refocal.objectives.base import (
     Objective as Objective,
     check_objective as check_objective,
+    check_result_shape as check_result_shape,
     log_posterior_of as log_posterior_of,
+    logits_of as logits_of,
     losses_of as losses_of,
     objective_from_dict as objective_from_dict,
 )

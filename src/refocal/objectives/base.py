@@ -67,6 +67,12 @@ class Objective(abc.ABC):
     problem of its own), or sigmoids of the entries, read as a distribution of the row."""
 
     def __init_subclass__(cls) -> None:
+        taken = Objective.kinds.get(cls.__name__)
+        if taken is not None and cls.__module__ != taken.__module__ and _is_ours(taken):
+            raise TypeError(
+                f"an objective must not be named {cls.__name__}, as {taken.__module__} has one of that name, "
+                f"got {cls.__module__}.{cls.__qualname__}"
+            )
         if not cls.__name__.startswith("_"):  # what several objectives share is none itself
             Objective.kinds[cls.__name__] = cls
 
@@ -146,6 +152,10 @@ class Objective(abc.ABC):
         return xp.log(p) if self.scores == "softmax" else xp.log(p) - log1p(xp, -p)
 
 
+def _is_ours(kind: type[Objective]) -> bool:
+    return kind.__module__.split(".")[0] == __name__.split(".")[0]
+
+
 class _InBlocks(Objective):
     """Objectives that are given by two functions on blocks of rows, in the dtype to compute in."""
 
@@ -219,26 +229,39 @@ def log_posterior_of(objective: Objective, logits: Array, axis: int = -1) -> Arr
     return _kept(objective, "log_posterior", (logits,), axis, logits.shape)
 
 
+def logits_of(objective: Objective, posterior: Array, axis: int = -1) -> Array:
+    """Return the logits of a posterior, after a check that the objective keeps its contract."""
+    return _kept(objective, "logits", (posterior,), axis, posterior.shape)
+
+
+def check_result_shape(objective: Objective, method: str, result: Array, shape: tuple[int, ...]) -> Array:
+    """Return what a method of an objective gave, if its shape is that of the contract."""
+    if tuple(result.shape) != tuple(shape):
+        rule = {"loss": "one number for each row, shape", "logits": "the shape of the posterior"}
+        # Not a ValueError: that is what data are refused with, and a choice then leaves a method out.
+        raise TypeError(
+            f"{method} of {type(objective).__name__} must return {rule.get(method, 'the shape of logits')} "
+            f"{tuple(shape)}, got shape {tuple(result.shape)}"
+        )
+    return result
+
+
 def _kept(
     objective: Objective, method: str, arrays: tuple[Array, ...], axis: int, shape: tuple[int, ...]
 ) -> Array:
-    what, logits = f"{method} of {type(objective).__name__}", arrays[0]
+    what, given = f"{method} of {type(objective).__name__}", arrays[0]
     try:
         result = getattr(objective, method)(*arrays, axis=axis)
     except AttributeError as error:  # a method of another library's arrays
-        kind = type(logits).__name__
+        kind = type(given).__name__
         raise TypeError(f"{what} must take arrays of any library, but fails on {kind}: {error}") from error
-    here, there = ((is_numpy(x), is_torch(x)) for x in (logits, result))  # a traced array has many types
+    here, there = ((is_numpy(x), is_torch(x)) for x in (given, result))  # a traced array has many types
     if here != there or not hasattr(result, "shape"):
         raise TypeError(
-            f"{what} must return the kind of array that it got, {type(logits).__name__}, "
+            f"{what} must return the kind of array that it got, {type(given).__name__}, "
             f"got {type(result).__name__}"
         )
-    if tuple(result.shape) != tuple(shape):
-        rule = "the shape of logits" if method == "log_posterior" else "one number for each row, shape"
-        # Not a ValueError: that is what data are refused with, and a choice then leaves a method out.
-        raise TypeError(f"{what} must return {rule} {tuple(shape)}, got shape {tuple(result.shape)}")
-    return result
+    return check_result_shape(objective, method, result, shape)
 
 
 def per_class(name: str, value: Any, like: Array, axis: int) -> Any:

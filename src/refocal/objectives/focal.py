@@ -91,8 +91,16 @@ class Focal(_InBlocks):
 
     @property
     def plain_gamma(self) -> float | None:
-        """Gamma, if it is one number and there is neither a weight nor label smoothing; otherwise None."""
-        plain = isinstance(self.gamma, float) and self.weight is None and not self.label_smoothing
+        """Gamma, if it is one number and there is neither a weight nor label smoothing; otherwise None.
+
+        A subclass may have another loss, so it is never plain.
+        """
+        plain = (
+            type(self) is Focal
+            and isinstance(self.gamma, float)
+            and self.weight is None
+            and not self.label_smoothing
+        )
         return self.gamma if plain else None
 
     def _parameters(self, like: Array, axis: int) -> tuple[Any, Any]:

@@ -25,6 +25,7 @@ def plot_boxes(
     xlabel: str = "",
     ylabel: str = "",
     title: str = "",
+    legend: bool = True,
 ) -> Axes:
     """Draw box plots of numbers over trials, the series side by side in each group.
 
@@ -38,6 +39,7 @@ def plot_boxes(
         xlabel: What the groups are.
         ylabel: What the numbers are.
         title: Of the axes.
+        legend: Whether to draw one, with room for it above the boxes; not so for `share_legend`.
 
     Returns:
         The axes.
@@ -102,14 +104,15 @@ def plot_boxes(
     ax.set_xlim(-0.5, len(groups) - 0.5)
     for edge in np.arange(len(groups) - 1) + 0.5:
         ax.axvline(edge, color="0.85", linewidth=0.8, zorder=0)
-    entries = len(series) + bool(marks)
-    columns = min(4, entries)
     low, high = ax.get_ylim()
     least = min(0.0, *(min(numbers[group]) for numbers in series.values() for group in groups))
     low = low if least < 0 else 0.0
-    above = 0.15 * math.ceil(entries / columns)  # room for the legend
-    ax.set_ylim(low, high + above * (high - low))
-    ax.legend(loc="upper center", ncols=columns, fontsize=style.SMALL, frameon=False)
+    if legend:
+        entries = len(series) + bool(marks)
+        columns = min(4, entries)
+        high += 0.15 * math.ceil(entries / columns) * (high - low)
+        ax.legend(loc="upper center", ncols=columns, fontsize=style.SMALL, frameon=False)
+    ax.set_ylim(low, high)
     style.label_axes(ax, xlabel, ylabel, title)
     return ax
 

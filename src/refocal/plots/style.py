@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from refocal._checks import missing_package
+from refocal.extras import needs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,10 +44,8 @@ def new_figure(width: float, height: float) -> Figure:
     Example:
         >>> axes = new_figure(8, 3).subplots(1, 2)
     """
-    try:
+    with needs("a plot", "matplotlib"):
         from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise missing_package("a plot", "matplotlib", error) from None
     return Figure(figsize=(width, height), layout="constrained")
 
 
@@ -82,10 +80,8 @@ def axes_or_new(ax: Axes | None, width: float = 4.5, height: float = 4.0) -> Axe
     """Return the axes, or for None those of a new figure, which ``matplotlib.pyplot.show()`` shows."""
     if ax is not None:
         return ax
-    try:
+    with needs("a plot", "matplotlib"):
         from matplotlib import pyplot
-    except ModuleNotFoundError as error:
-        raise missing_package("a plot", "matplotlib", error) from None
     return pyplot.figure(figsize=(width, height), layout="constrained").subplots()
 
 
@@ -101,7 +97,10 @@ def share_legend(axes: Iterable[Axes]) -> None:
     """Put one legend above a figure in place of those of its axes.
 
     Args:
-        axes: Of one figure, with legends that say the same; titles of the legends go with them.
+        axes: Of one figure, with things that have labels. Legends of their own are removed, titles too.
+
+    Raises:
+        ValueError: If there are no axes.
 
     Example:
         >>> figure = new_figure(6, 3)
@@ -112,12 +111,15 @@ def share_legend(axes: Iterable[Axes]) -> None:
         (1, None)
     """
     keys: dict[str, Any] = {}
+    axes = list(axes)
+    if not axes:
+        raise ValueError("axes must hold at least one, got none")
     for ax in axes:
         keys |= dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
         if (legend := ax.get_legend()) is not None:
             legend.remove()
     style: dict[str, Any] = {"ncols": len(keys), "fontsize": SMALL, "frameon": False}
-    ax.figure.legend(keys.values(), keys, loc="outside upper center", **style)
+    axes[0].figure.legend(keys.values(), keys, loc="outside upper center", **style)
 
 
 def check_number_of(what: str, number: int) -> None:

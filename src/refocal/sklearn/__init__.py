@@ -1,9 +1,9 @@
 """Estimators for scikit-learn whose ``predict_proba`` is the class posterior."""
 
-try:
+from refocal.extras import needs as _needs
+
+with _needs("refocal.sklearn", "sklearn"):
     import sklearn as _sklearn  # noqa: F401
-except ImportError as error:  # pragma: no cover - needs an environment without it
-    raise ImportError("refocal.sklearn needs scikit-learn: pip install 'refocal[sklearn]'") from error
 
 from refocal.sklearn.calibrated import CalibratedPosterior
 from refocal.sklearn.linear import FocalLinearClassifier

@@ -35,7 +35,7 @@ class CalibratedPosterior(WrappedClassifier):
             with two classes. None for the classifier's own ``objective_``, and for the log loss where it has
             none.
         method: "auto" for the choice, or one of the names that `refocal.Selection` gives its methods: "raw",
-            "psi", "ts_nll" for temperature scaling, "psi_after_ts_fl", ...
+            "psi", "ts_nll" for temperature scaling, "psi_ts_fl", ...
         cv: A number of folds, a splitter of scikit-learn, or "prefit": then the classifier is fitted already,
             and `fit` gets rows that it has not seen.
         n_resamples: Of the rows, for the intervals in ``selection_``.

@@ -10,6 +10,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
+from refocal.extras import needs
 from refocal.sklearn._base import FocalClassifier
 from refocal.sklearn._gradients import Floats
 
@@ -182,8 +183,6 @@ class FocalMLPClassifier(FocalClassifier):
 
 
 def _torch() -> Any:
-    try:
+    with needs("FocalMLPClassifier", "torch"):
         import torch
-    except ImportError as error:  # pragma: no cover - needs an environment without it
-        raise ImportError("FocalMLPClassifier needs PyTorch: pip install 'refocal[torch]'") from error
     return torch

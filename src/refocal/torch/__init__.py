@@ -1,11 +1,9 @@
 """Focal losses for PyTorch that give the true probabilities back."""
 
-from refocal._checks import missing_package
+from refocal.extras import needs as _needs
 
-try:
+with _needs("refocal.torch", "torch"):
     import torch as _torch  # noqa: F401
-except ModuleNotFoundError as error:
-    raise missing_package("refocal.torch", "torch", error) from None
 
 from refocal.torch.losses import (
     FocalLoss,

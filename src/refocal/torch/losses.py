@@ -174,15 +174,16 @@ def sigmoid_focal_loss(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    r"""Return the focal loss of binary problems, one an entry, with the values of torchvision's.
+    r"""Return the focal loss of binary problems, one for each entry, with the values of torchvision's.
 
     .. math:: \ell = \alpha y (1-p)^\gamma (-\log p) + (1-\alpha) (1-y) p^\gamma (-\log(1-p))
 
     Args:
         logits: Scores before the sigmoid, of any shape.
         target: 0 or 1, or probabilities, of the same shape.
-        gamma: A number >= 0, or one a class (the second axis).
-        alpha: The weight of y = 1 against 1 - alpha, in (0, 1), or one a class; None for no weights.
+        gamma: A number >= 0, or one for each class (the second axis).
+        alpha: The weight of y = 1 against 1 - alpha, in (0, 1), or one for each class; None for no
+            weights.
         reduction: "mean", "sum" or "none".
         label_smoothing: In [0, 1): targets become (1 - eps) y + eps / 2.
 
@@ -281,7 +282,9 @@ class FocalLoss(_Loss):
                 weight = torch.tensor(weight, dtype=torch.get_default_dtype())
             _check_no_gradient("weight", weight)
             if weight.ndim != 1 or not bool(((weight >= 0) & weight.isfinite()).all()):
-                raise ValueError(f"weight must hold one finite number >= 0 a class, got {weight.tolist()}")
+                raise ValueError(
+                    f"weight must hold one finite number >= 0 for each class, got {weight.tolist()}"
+                )
         self.register_buffer("weight", weight)
         self.ignore_index = ignore_index
         self.reduction = reduction
@@ -291,7 +294,9 @@ class FocalLoss(_Loss):
     def objective(self) -> Focal:
         """What was trained with; a tensor gamma, which differs between rows, has none."""
         if isinstance(self.gamma, Tensor) and self.gamma.numel() > 1:
-            raise ValueError("gamma must be a number or one a class for a posterior, got one a row")
+            raise ValueError(
+                "gamma must be a number or one for each class to have a posterior, got one for each row"
+            )
         gamma = self.gamma.item() if isinstance(self.gamma, Tensor) else self.gamma
         weight = None if self.weight is None else self.weight.tolist()
         return Focal(gamma, weight, self.label_smoothing)

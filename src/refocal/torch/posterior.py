@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.jit._trace import TracerWarning
 
-from refocal.objectives import Objective
+from refocal.objectives import Objective, check_result_shape
 
 
 class NotScripted(nn.Module):
@@ -52,7 +52,8 @@ class Posterior(NotScripted):
             return self._posterior(logits)
 
     def _posterior(self, logits: Tensor) -> Tensor:
-        probs: Tensor = self.objective.posterior(logits, axis=class_axis(logits))
+        result = self.objective.posterior(logits, axis=class_axis(logits))
+        probs: Tensor = check_result_shape(self.objective, "posterior", result, logits.shape)
         return probs
 
     def extra_repr(self) -> str:

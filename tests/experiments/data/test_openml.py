@@ -146,7 +146,7 @@ def test_no_network(monkeypatch):
 
 def test_without_scikit_learn_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(ImportError, match=r"pip install 'refocal\[sklearn\]'"):
+    with pytest.raises(ImportError, match=r"^fetching data needs scikit-learn: pip install scikit-learn$"):
         load("vehicle")
 
 

@@ -20,12 +20,12 @@ from torch.nn import functional as F
 from refocal.cli import main
 from refocal.experiments import images
 from refocal.experiments.data import load
-from refocal.experiments.files import write_atomic
 from refocal.experiments.images import checkpoints, experiments_of, study, training
 from refocal.experiments.images.data import PAD, augment, prepare
 from refocal.experiments.images.resnet import MODELS, build_model
 from refocal.experiments.images.training import run_config, run_experiment
 from refocal.experiments.sweeps import SweepError, read_runs, run_key
+from refocal.files import write_atomic
 
 # Configs
 

@@ -268,7 +268,7 @@ def test_ray_gives_the_same_numbers_and_tries_again_when_a_worker_is_killed(tmp_
 
 def test_without_ray_the_error_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ImportError, match=r"pip install 'refocal\[ray\]'"):
+    with pytest.raises(ImportError, match=r"^engine 'ray' needs ray: pip install ray$"):
         sweep(CONFIGS, tasks.square, tmp_path, engine="ray")
 
 

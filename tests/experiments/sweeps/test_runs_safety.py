@@ -16,11 +16,11 @@ import pytest
 import tasks
 from tasks import PROGRAM, files, started
 
-from refocal.experiments.files import write_atomic
 from refocal.experiments.sweeps import read_runs, run_key, sweep
 from refocal.experiments.sweeps import runs as runs_module
 from refocal.experiments.sweeps.engines import execute
 from refocal.experiments.sweeps.store import Store
+from refocal.files import write_atomic
 
 CONFIG = {"x": 3, "seed": 21}
 

@@ -15,8 +15,9 @@ from image_stand_in import swept
 
 from refocal.cli import main
 from refocal.experiments.images import experiments_of
-from refocal.experiments.sweeps import Workers, read_runs, run_key
+from refocal.experiments.sweeps import Workers, read_runs, run_key, workers
 from refocal.experiments.sweeps.store import Store
+from refocal.experiments.sweeps.together import process_group
 
 SHARED = """
 import sys
@@ -243,18 +244,26 @@ def test_bad_data_are_said_by_every_process(tmp_path):
     [
         (["--jobs", "2"], "--jobs"),
         (["--address", "auto", "--engine", "ray"], "--engine, --address"),
-        (["--engine", "local", "--gpus-per-run", "0.5"], "--engine, --gpus-per-run"),
+        (["--engine", "ray", "--gpus-per-run", "0.5"], "--engine, --gpus-per-run"),
     ],
 )
 def test_torchrun_and_an_engine_are_refused_by_the_command(given, names, monkeypatch, tmp_path, capsys):
-    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
     assert main(["reproduce", "images", "--out", str(tmp_path), *given]) == 1
     assert capsys.readouterr() == ("", f"refocal: under torchrun there is no choice of {names}\n")
 
 
-def test_torchrun_has_no_choice_of_an_engine(monkeypatch):
-    assert Workers(jobs=3).options() == {"jobs": 3}
-    monkeypatch.setenv("RANK", "1")
-    assert Workers().options() == {}
+def test_one_rule_says_whether_torchrun_has_started_several(monkeypatch):
+    monkeypatch.setattr(workers, "cores", lambda: 4)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")  # torchrun --nproc-per-node 1: a process like any other
+    Workers(jobs=3).check_together()
+    assert Workers().options() == {"jobs": 4}
+    with process_group("cpu") as place:
+        assert place == (0, 1)
+    monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match=r"^under torchrun there is no choice of --engine$"):
-        Workers(engine="ray")
+        Workers(engine="ray").check_together()
+    # Where each process does runs of its own there is a choice, and by default nobody takes all cores.
+    assert Workers().options() == {"jobs": 1}
+    assert Workers(jobs=3).options() == {"jobs": 3}

@@ -23,7 +23,8 @@ import numpy as np
 
 from refocal.experiments.data.openml import SPLIT, TABLE, Numbers, fetch_arrays
 from refocal.experiments.data.registry import REGISTRY, Source
-from refocal.experiments.files import sha256_of, write_atomic
+from refocal.experiments.files import sha256_of
+from refocal.files import write_atomic
 
 Folder: TypeAlias = str | os.PathLike[str]
 

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from refocal.experiments.data.registry import Source
+from refocal.extras import needs
 
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -26,10 +27,8 @@ def fetch_arrays(entry: Source) -> dict[str, Numbers]:
         ValueError: If what came is not what the registry says.
         ImportError: If scikit-learn is not installed.
     """
-    try:
+    with needs("fetching data", "sklearn"):
         from sklearn import datasets
-    except ImportError as error:
-        raise ImportError("fetching data needs scikit-learn: pip install 'refocal[sklearn]'") from error
     try:
         # This parser needs no pandas and says which columns are categorical. Without a folder of its own
         # scikit-learn would fetch everything twice, the first time for the checksum.

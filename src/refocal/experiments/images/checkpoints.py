@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from refocal.experiments.files import write_atomic
 from refocal.experiments.images.study import Experiment
 from refocal.experiments.sweeps import read_runs, run_key
 from refocal.experiments.sweeps.together import from_first, is_first, place
+from refocal.files import write_atomic
 
 log = logging.getLogger(__name__)
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from refocal.experiments.data import source
 from refocal.experiments.sweeps import Workers, carry_out, run_key
+from refocal.extras import needs
 
 MODELS = {"resnet8": 8, "resnet20": 20, "resnet44": 44, "resnet110": 110}
 """The networks of the paper and their depth: 6 n + 2 layers with weights."""
@@ -192,22 +193,20 @@ def run(
             made from another data file.
         SweepError: After the report, if runs failed.
     """
-    from refocal.experiments.images.checkpoints import remove_checkpoints
-    from refocal.experiments.images.data import ready_files
-    from refocal.experiments.images.training import run_config
-    from refocal.experiments.sweeps.devices import device_of, on_gpu
-    from refocal.experiments.sweeps.together import agreed, from_first, is_first, process_group
+    with needs("the image study", "torch"):
+        from refocal.experiments.images.checkpoints import remove_checkpoints
+        from refocal.experiments.images.data import ready_files
+        from refocal.experiments.images.training import run_config
+        from refocal.experiments.sweeps.devices import together_on
+        from refocal.experiments.sweeps.together import from_first, is_first
 
     configs = [experiment.config() for experiment in experiments]
     checkpoints = Path(out).absolute() / "checkpoints"
-    with process_group(device) as (_, processes):
-        with agreed():
-            _require(threads >= 1, "threads", ">= 1", threads)
-            device = device_of(device, workers, processes)
+    _require(threads >= 1, "threads", ">= 1", threads)
+    with together_on(device, threads, workers) as (device, how):
         files = from_first(lambda: ready_files(configs, out, data))
         do = functools.partial(run_config, data=files, checkpoints=checkpoints, device=device)
         do = functools.partial(do, threads=threads, compile=compile)
-        how: dict[str, Any] = {"threads": threads, "on_gpu": on_gpu(device), "together": processes > 1}
         try:
             return carry_out(configs, do, out, lambda: report(out), workers=workers, tell=tell, **how)
         finally:

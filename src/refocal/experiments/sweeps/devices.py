@@ -7,10 +7,29 @@ import ctypes
 import os
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
+from refocal.experiments.sweeps.together import agreed, process_group
 from refocal.experiments.sweeps.workers import Workers
+
+
+@contextlib.contextmanager
+def together_on(device: str, threads: int, workers: Workers | None) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Join the processes of torchrun, if it has started several: all that it and devices ask of a study.
+
+    Gives the device of this process, and how `carry_out` has to do the runs.
+
+    Raises:
+        ValueError: If there is no such device, or an option was given that torchrun has decided.
+    """
+    if workers is not None:
+        workers.check_together()  # before anybody waits for the others
+    with process_group(device) as (_, processes):
+        with agreed():
+            device = device_of(device, workers, processes)
+        yield device, {"threads": threads, "on_gpu": on_gpu(device), "together": processes > 1}
 
 
 def device_of(name: str, workers: Workers | None, processes: int = 1) -> str:

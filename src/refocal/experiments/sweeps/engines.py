@@ -25,6 +25,7 @@ import numpy as np
 
 from refocal.experiments.sweeps.origin import machine, versions
 from refocal.experiments.sweeps.store import Outcome, canonical
+from refocal.extras import needs
 
 log = logging.getLogger(__name__)
 
@@ -145,10 +146,8 @@ class RayCluster:
     """Ray tasks, on a cluster or on a Ray that is started here for the sweep."""
 
     def __init__(self, address: str | None, resources: Mapping[str, Any] | None, jobs: int | None) -> None:
-        try:
+        with needs("engine 'ray'", "ray"):
             import ray
-        except ImportError as error:
-            raise ImportError("engine 'ray' needs Ray: pip install 'refocal[ray]'") from error
         self._ray: Any = ray
         self._started = not ray.is_initialized()
         if self._started:

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from refocal.experiments.files import sha256_of, write_atomic
+from refocal.experiments.files import sha256_of
+from refocal.files import write_atomic
 
 try:
     import fcntl

@@ -19,6 +19,7 @@ from torch import distributed as dist
 
 from refocal.experiments.sweeps import runs
 from refocal.experiments.sweeps.store import Run, canonical
+from refocal.experiments.sweeps.workers import under_torchrun
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +39,7 @@ def process_group(device: str) -> Iterator[tuple[int, int]]:
     if dist.is_initialized():
         yield place()
         return
-    world = int(os.environ.get("WORLD_SIZE", 1))
-    if world == 1:
+    if not under_torchrun():
         yield 0, 1
         return
     # DistributedDataParallel would import this module later, whose functions keep the group that is open then
@@ -49,7 +49,7 @@ def process_group(device: str) -> Iterator[tuple[int, int]]:
     # Tensors on GPUs go through NCCL, and the words of `from_first` and `agreed` through gloo.
     dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
     try:
-        yield dist.get_rank(), world
+        yield place()
     except (GroupError, runs.SweepError):  # every process is here
         _leave()
         raise

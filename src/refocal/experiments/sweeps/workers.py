@@ -22,14 +22,15 @@ class Workers:
     """The options of a sweep as they are typed; None is the default.
 
     Attributes:
-        jobs: How many runs at a time; by default what the cores allow, 1 on a GPU, as many as Ray takes.
+        jobs: How many runs at a time; by default what the cores allow, 1 on a GPU and in each process of
+            torchrun, as many as Ray takes.
         engine: "local" (the default) or "ray".
         address: Of the Ray cluster; by default one is started here.
         cpus_per_run: What a Ray run asks for; by default its threads.
         gpus_per_run: What a Ray run asks for; by default 0.
 
     Raises:
-        ValueError: If options do not go together, or torchrun has decided them.
+        ValueError: If options do not go together.
 
     Example:
         >>> Workers(jobs=3).options()
@@ -43,14 +44,17 @@ class Workers:
     gpus_per_run: float | None = None
 
     def __post_init__(self) -> None:
-        if _under_torchrun() and (names := self._given("jobs", "engine", *OF_RAY)):
-            raise ValueError(f"under torchrun there is no choice of {names}")
         if self.engine != "ray" and (names := self._given(*OF_RAY)):
             raise ValueError(f"{names}: for --engine ray only")
 
     def _given(self, *names: str) -> str:
         """Return those of the options that were given, as they are typed."""
         return ", ".join(f"--{name.replace('_', '-')}" for name in names if getattr(self, name) is not None)
+
+    def check_together(self) -> None:
+        """Raise where options were given that torchrun has decided, if its processes do each run together."""
+        if under_torchrun() and (names := self._given("jobs", "engine", *OF_RAY)):
+            raise ValueError(f"under torchrun there is no choice of {names}")
 
     def options(self, threads: int = 1, on_gpu: bool = False) -> dict[str, Any]:
         """Return the options of `sweep`.
@@ -59,18 +63,17 @@ class Workers:
             threads: Of a run.
             on_gpu: Whether a run takes the GPU of this machine.
         """
-        if _under_torchrun():
-            return {}
         if self.engine in (None, "local"):
-            default = 1 if on_gpu else max(1, cores() // max(1, threads))
+            default = 1 if on_gpu or under_torchrun() else max(1, cores() // max(1, threads))
             return {"jobs": default if self.jobs is None else self.jobs}
         asked = {"num_cpus": self.cpus_per_run, "num_gpus": self.gpus_per_run}
         resources = {"num_cpus": float(threads)} | {k: v for k, v in asked.items() if v is not None}
         return {"jobs": self.jobs, "engine": self.engine, "address": self.address, "resources": resources}
 
 
-def _under_torchrun() -> bool:
-    return "RANK" in os.environ
+def under_torchrun() -> bool:
+    """Return whether this is one of several processes that torchrun has started."""
+    return int(os.environ.get("WORLD_SIZE", 1)) > 1
 
 
 def carry_out(

@@ -10,13 +10,12 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from refocal.experiments.tabular.study import Recipe
-from refocal.objectives import Objective
+from refocal.objectives import Objective, losses_of
 from refocal.torch import focal_gradient
 
 Layers = tuple[tuple[Tensor, Tensor], ...]
@@ -125,7 +124,7 @@ def _models(x: Tensor) -> Tensor:
 class _Slopes:
     """The gradient in the logits of the sum over models of each one's mean loss."""
 
-    def __init__(self, objectives: Sequence[Any]) -> None:
+    def __init__(self, objectives: Sequence[Objective]) -> None:
         self.objectives = objectives
         gammas = [objective.plain_gamma for objective in objectives]
         # Plain focal losses take one call for all.
@@ -139,7 +138,7 @@ class _Slopes:
             gamma = self.gamma.expand(g, len(labels)).reshape(-1)
             return focal_gradient(z, targets, gamma).view_as(logits).div_(n)
         z = logits.view(g, -1, k).requires_grad_()
-        losses = [objective.loss(z[i], labels).sum() for i, objective in enumerate(self.objectives)]
+        losses = [losses_of(objective, z[i], labels).sum() for i, objective in enumerate(self.objectives)]
         (slopes,) = torch.autograd.grad(torch.stack(losses).sum(), z)
         return slopes.view_as(logits).div_(n)
 

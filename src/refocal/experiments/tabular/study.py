@@ -20,6 +20,7 @@ from refocal import Focal, objective_from_dict
 from refocal.experiments.data import REGISTRY, Dataset, find, load, names, source
 from refocal.experiments.files import sha256_of
 from refocal.experiments.sweeps import Workers, carry_out, run_key
+from refocal.extras import needs
 from refocal.objectives import Objective
 
 MODELS = ("linear", "mlp")
@@ -188,7 +189,8 @@ class Experiment:
 
     def run(self) -> dict[str, Any]:
         """Train and measure, see `refocal.experiments.tabular.training.run_experiment`."""
-        from refocal.experiments.tabular.training import run_experiment
+        with needs("the tabular study", "torch"):
+            from refocal.experiments.tabular.training import run_experiment
 
         return run_experiment(self)
 
@@ -284,7 +286,8 @@ def run(
         ValueError: Before anything starts, if an option or the data cannot be used.
         SweepError: After the report, if runs failed.
     """
-    from refocal.experiments.tabular.training import run_config
+    with needs("the tabular study", "torch"):
+        from refocal.experiments.tabular.training import run_config
 
     folders = {experiment.data for experiment in experiments}
     if len(folders) > 1:
@@ -311,7 +314,8 @@ def report(out: str | os.PathLike[str], keys: Sequence[str] | None = None) -> li
         FileNotFoundError: If no such run is finished in the folder.
         ValueError: If the runs do not belong into one table.
     """
-    from refocal.experiments.tabular.outputs import write_report
+    with needs("a report", "scipy"):
+        from refocal.experiments.tabular.outputs import write_report
 
     return write_report(out, keys)
 

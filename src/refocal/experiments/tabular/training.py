@@ -15,6 +15,7 @@ from refocal.experiments.files import sha256_of
 from refocal.experiments.sweeps.devices import torch_threads
 from refocal.experiments.tabular.batched import Models, Trial, train
 from refocal.experiments.tabular.study import METHODS, METRICS, Experiment
+from refocal.objectives import Objective, log_posterior_of
 
 
 def run_config(config: Mapping[str, Any], data: str | None = None) -> dict[str, Any]:
@@ -106,7 +107,7 @@ def _scaling(rows: Tensor, kind: str) -> tuple[Tensor, Tensor]:
 
 
 def measure(
-    logits: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], objective: Any, n_bins: int
+    logits: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], objective: Objective, n_bins: int
 ) -> np.ndarray[Any, Any]:
     """Return the metrics (methods, metrics) of one model on the test part."""
     gamma = objective.plain_gamma
@@ -126,7 +127,7 @@ def measure(
     for i, method in enumerate(METHODS):
         link, z = plan[method]
         if z is not None:
-            log_probs = link.log_posterior(z)
+            log_probs = log_posterior_of(link, z)
             probs = np.exp(log_probs)
             result[i] = (
                 ece(probs, labels, n_bins),
