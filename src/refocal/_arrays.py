@@ -248,25 +248,21 @@ def works_in_blocks(*arrays: Any) -> bool:
         return False
     torch = sys.modules["torch"]
     return all(
-        is_plain_tensor(x) and x.device.type == "cpu" and not (x.requires_grad and torch.is_grad_enabled())
+        are_plain_tensors(x) and x.device.type == "cpu" and not (x.requires_grad and torch.is_grad_enabled())
         for x in arrays
     )
 
 
-def is_plain_tensor(x: Any) -> bool:
-    """Whether a tensor has values and nobody follows what is done with it.
+def are_plain_tensors(*tensors: Any) -> bool:
+    """Whether tensors have values and nobody follows what is done with them; None counts as plain.
 
     Somebody does under `torch.compile`, `export`, `torch.func`, forward-mode derivatives, tracers
     (`make_fx`, `torch.jit.trace`, the ONNX exporters) and every other mode of dispatch. PyTorch has no
     public word for most of these.
     """
     torch = sys.modules["torch"]
-    if torch.compiler.is_compiling():  # first: it cannot read the rest
-        return False
     if (
-        (type(x) is not torch.Tensor and type(x) is not torch.nn.Parameter)
-        or x.is_meta
-        or x.layout is not torch.strided
+        torch.compiler.is_compiling()  # first: it cannot read the rest
         or torch._C._get_tracing_state() is not None
         or torch._C._len_torch_dispatch_stack()
         or torch._ops._len_torch_dispatch_stack_pre_dispatch()
@@ -274,10 +270,18 @@ def is_plain_tensor(x: Any) -> bool:
         or torch.autograd.forward_ad._current_level >= 0
     ):
         return False
-    try:
-        x.data_ptr()
-    except RuntimeError:  # gradients that come in batches
-        return False
+    for x in tensors:
+        if x is None:
+            continue
+        if type(x) is not torch.Tensor and type(x) is not torch.nn.Parameter:
+            return False
+        if x.layout is not torch.strided:
+            return False
+        try:
+            if not x.data_ptr() and x.numel():  # meta tensors
+                return False
+        except RuntimeError:  # gradients that come in batches
+            return False
     return True
 
 

@@ -54,6 +54,9 @@ SOURCES = hashlib.sha256(
 
 NONE_LEFT = 1 << 62
 
+PART = struct.Struct("3d")
+"""The sums of a part."""
+
 Team = Callable[[int, Any, int, object], None]
 """Runs a region in threads: the address of machine code, its record, how many threads, the owners."""
 
@@ -66,6 +69,8 @@ class Kernel:
         self.function = function
         self.record = np.dtype(list(zip((*HEAD, *fields), kinds, strict=True)))
         self.layout = struct.Struct("".join("q" if kind == INT else "d" for kind in kinds))
+        self.alone = ctypes.c_char * (self.layout.size + PART.size)
+        """The memory of a record with sums for one part."""
 
     @functools.cached_property
     def code(self) -> Any:
@@ -103,7 +108,7 @@ class Kernel:
         else:
             parts = min(8 * threads, count)  # each thread takes the next one that is left
         size = self.layout.size
-        record = (ctypes.c_char * (size + 24 * parts))()
+        record = self.alone() if parts == 1 else (ctypes.c_char * (size + PART.size * parts))()
         self.layout.pack_into(record, 0, 0, parts, count, ctypes.addressof(record) + size, *fields)
         if threads == 1:
             code(record)
@@ -118,9 +123,6 @@ class Kernel:
         if bad:
             raise BadLabel(int(bad) - 1)
         return total, number
-
-
-PART = struct.Struct("3d")
 
 
 class BadLabel(IndexError):
@@ -166,7 +168,7 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 
 
 @functools.cache
-def openmp(folder: Path) -> Team | None:
+def openmp(folder: str) -> Team | None:
     """Return the threads of GNU's OpenMP library in a folder, if this process uses it; None otherwise.
 
     A library that is built with OpenMP keeps its threads awake for some milliseconds after its own work, and
@@ -177,7 +179,7 @@ def openmp(folder: Path) -> Team | None:
     switch = os.environ.get("REFOCAL_THREADS", "openmp")
     if switch not in ("openmp", "python"):
         raise ValueError(f"REFOCAL_THREADS must be 'openmp' or 'python', got {switch!r}")
-    for file in [] if _forked or switch == "python" else sorted(folder.glob("libgomp*.so*")):
+    for file in [] if _forked or switch == "python" else sorted(Path(folder).glob("libgomp*.so*")):
         try:
             region = ctypes.CDLL(str(file), mode=os.RTLD_NOW | os.RTLD_NOLOAD).GOMP_parallel
             # Another OpenMP library may have been loaded before this one and taken its place.

@@ -28,6 +28,7 @@ from refocal.kernels.machine import (
     next_part,
     stack,
 )
+from refocal.kernels.tiles import gathered, hold, memory, put_back
 
 LOWEST, INFINITE = F(np.finfo(F).min / 4), F(np.inf)
 """The first stands for log 0, so that 0 log 0 is 0."""
@@ -50,49 +51,6 @@ GAMMA_AND_WEIGHTS = {
     "ignore": INT,
 }
 """gamma, or what it differs between and where its values are; weights of the classes; the label to ignore."""
-
-
-# Rows in any order of memory
-
-
-@exactly
-def _copy_rows(x, outer, cls, inner, step, c, start, stop, run, into):
-    """Gather the rows from start to stop into a run of numbers, or put them back from there."""
-    n, s, r = start // inner, start % inner, 0
-    while r < stop - start:
-        m = min(inner - s, stop - start - r) if inner > 1 else stop - start
-        hop = step if inner > 1 else outer
-        at = n * outer + s * step
-        for i in range(m if cls == 1 else c):
-            for j in range(c if cls == 1 else m):
-                t, k = (i, j) if cls == 1 else (j, i)
-                if into:
-                    run[(r + t) * c + k] = x[at + t * hop + k * cls]
-                else:
-                    x[at + t * hop + k * cls] = run[(r + t) * c + k]
-        r, s, n = r + m, 0, n + 1
-
-
-@entry
-def _gathered(x, outer, cls, inner, step, c, start, stop, run):
-    """Return rows as a run of numbers: where they are if they lie so, else a copy in ``run``."""
-    if inner == 1 and outer == c and cls == 1:
-        return x[start * c : stop * c]
-    _copy_rows(x, outer, cls, inner, step, c, start, stop, run, True)
-    return run[: (stop - start) * c]
-
-
-@exactly
-def _put_back(a, result, c, start, stop, run):
-    _copy_rows(
-        result, a.result_outer, a.result_class, a.result_inner, a.result_step, c, start, stop, run, False
-    )
-
-
-@entry
-def _memory(on_stack, size):
-    """Return memory: on the stack, or for long rows on the heap, which costs little beside them."""
-    return carray(on_stack, SOME) if size <= SOME else np.empty(size, np.float32)
 
 
 @entry
@@ -132,7 +90,7 @@ def _numbers(z_k, exponentials, top, k, gamma):
     else:
         power = _power(miss, gamma)
         phi = power * (1.0 + gamma * (hit / miss if miss > 0.0 else 1.0))
-    return power * neg_log_p, phi * share, phi * miss
+    return power * neg_log_p, F(phi * share), F(phi * miss)
 
 
 @kernel(**LOGITS, y=INT, **GAMMA_AND_WEIGHTS, **RESULTS)
@@ -144,7 +102,9 @@ def hard(record):
     the rows whose label is not to be ignored.
     """
     a = carray(record, 1)[0]
-    c, keep, gradient, weighted = a.c, a.keep, a.gradient, a.weighted
+    # Into registers: what is written below might change the record, for all that a compiler knows.
+    c, keep, gradient, weighted, ignore, wants_each = a.c, a.keep, a.gradient, a.weighted, a.ignore, a.each
+    one_gamma, kind, scale, parts, count = a.gamma, a.kind, F(a.scale), a.parts, a.count
     z, y, each = (
         carray(floats(a.z), ENDLESS),
         carray(integers(a.y), a.count),
@@ -153,59 +113,72 @@ def hard(record):
     result, kept = carray(floats(a.result), ENDLESS), carray(floats(a.kept), (a.count, 3))
     gammas, weights = carray(doubles(a.gammas), ENDLESS), carray(floats(a.weights), c)
     sums = carray(doubles(a.sums), (a.parts, 3))
-    run, work, tops = _memory(stack(), c), _memory(stack(), c), carray(stack(), SOME)
+    heap = np.empty(2 * c if c > SOME else 0, np.float32)
+    at = heap.ctypes.data
+    run, work, tops = memory(stack(), at, 0, c), memory(stack(), at, 1, c), carray(stack(), SOME)
     in_place = gradient and a.result_inner == 1 and a.result_outer == c and a.result_class == 1
     step = max(1, SOME // c)
-    part, first, last = next_part(record, a.parts, a.count)
-    while part < a.parts:
-        total, number = 0.0, 0.0
+    part, first, last = next_part(record, parts, count)
+    while part < parts:
+        total, number, bad = 0.0, 0.0, 0
         for start in range(first, last, step):
             stop = min(start + step, last)
-            x = _gathered(z, a.z_outer, a.z_class, a.z_inner, a.z_step, c, start, stop, run)
+            x = gathered(z, a.z_outer, a.z_class, a.z_inner, a.z_step, c, start, stop, run)
             out = result[start * c : stop * c] if in_place else work[: x.size]
             for r in range(stop - start):
-                tops[r] = kept[start + r, 0] if gradient and keep else e.largest(x[r * c : r * c + c])
-                e.subtract(x[r * c : r * c + c], tops[r], out[r * c : r * c + c])
+                row = x[r * c : r * c + c]
+                tops[r] = kept[start + r, 0] if gradient and keep else e.largest(row)
+                e.subtract(row, tops[r], out[r * c : r * c + c])
             e.exps_in_place(out)
-            for i in range(start, stop):
-                k, r, row = y[i], i - start, out[(i - start) * c : (i - start) * c + c]
-                if k == a.ignore:
-                    if gradient:
+            if gradient:
+                for i in range(start, stop):
+                    k, r = y[i], i - start
+                    row = out[r * c : r * c + c]
+                    if k == ignore:
                         row[:] = ZERO
-                    elif a.each:
-                        each[i] = ZERO
-                    continue
-                if k < 0 or k >= c:
-                    sums[part, BAD] = i + 1
-                    break
-                by = F(a.scale) * (each[i] if gradient and a.each else ONE)
-                if gradient and keep:
-                    e.multiply(row, kept[i, 1] * by)
-                    row[k] = -kept[i, 2] * by
-                    continue
-                gamma = _gamma_of(a.gamma, a.kind, gammas, i, k)
-                loss, factor, at_target = _numbers(x[r * c + k], row, tops[r], k, gamma)
-                weight = 1.0
-                if weighted:
-                    weight = np.float64(weights[k])
+                        continue
+                    if k < 0 or k >= c:  # changed since the loss was computed
+                        bad = i + 1
+                        break
+                    by = scale * (each[i] if wants_each else ONE)
+                    if keep:
+                        factor, at_target = kept[i, 1], kept[i, 2]
+                    else:
+                        gamma = _gamma_of(one_gamma, kind, gammas, i, k)
+                        _, factor, at_target = _numbers(x[r * c + k], row, tops[r], k, gamma)
+                        by = by * weights[k] if weighted else by
+                    e.multiply(row, factor * by)
+                    row[k] = -at_target * by
+            else:
+                for i in range(start, stop):
+                    k, r = y[i], i - start
+                    if k == ignore:
+                        if wants_each:
+                            each[i] = ZERO
+                        continue
+                    if k < 0 or k >= c:
+                        bad = i + 1
+                        break
+                    gamma = _gamma_of(one_gamma, kind, gammas, i, k)
+                    loss, factor, at_target = _numbers(
+                        x[r * c + k], out[r * c : r * c + c], tops[r], k, gamma
+                    )
+                    if keep:
+                        by = weights[k] if weighted else ONE
+                        kept[i, 0], kept[i, 1], kept[i, 2] = tops[r], factor * by, at_target * by
+                    weight = np.float64(weights[k]) if weighted else 1.0
                     loss = 0.0 if weight == 0.0 and loss == math.inf else weight * loss
-                    factor, at_target = weight * factor, weight * at_target
-                if gradient:
-                    e.multiply(row, F(factor) * by)
-                    row[k] = -F(at_target) * by
-                    continue
-                if keep:
-                    kept[i, 0], kept[i, 1], kept[i, 2] = tops[r], F(factor), F(at_target)
-                if a.each:
-                    each[i] = F(loss)
-                total += loss
-                number += weight
-            if sums[part, BAD]:
+                    if wants_each:
+                        each[i] = F(loss)
+                    total += loss
+                    number += weight
+            if bad:
                 break
             if gradient and not in_place:
-                _put_back(a, result, c, start, stop, out)
-        sums[part, 0], sums[part, 1] = total, number
-        part, first, last = next_part(record, a.parts, a.count)
+                put_back(a, result, c, start, stop, out)
+        sums[part, 0], sums[part, 1], sums[part, BAD] = total, number, bad
+        part, first, last = next_part(record, parts, count)
+    hold(heap)
 
 
 # Distributions, and smoothed integer targets
@@ -312,7 +285,7 @@ def _targets(a, y, v, weights, start, stop, run):
         bad = _one_hot(run, c, y, a.ignore, start, stop)
         targets = run[: (stop - start) * c]
     else:
-        targets = _gathered(v, a.v_outer, a.v_class, a.v_inner, a.v_step, c, start, stop, run)
+        targets = gathered(v, a.v_outer, a.v_class, a.v_inner, a.v_step, c, start, stop, run)
         if a.weighted or a.smoothing:
             run[: targets.size] = targets
             targets = run[: targets.size]
@@ -345,8 +318,10 @@ def soft(record):
     each, result = carray(floats(a.each_at), a.count), carray(floats(a.result), ENDLESS)
     gammas, weights = carray(doubles(a.gammas), ENDLESS), carray(floats(a.weights), c)
     sums = carray(doubles(a.sums), (a.parts, 3))
-    run, targets_run, gamma_run = _memory(stack(), c), _memory(stack(), c), _memory(stack(), c)
-    log_q, q = _memory(stack(), c), _memory(stack(), c)
+    heap = np.empty(5 * c if c > SOME else 0, np.float32)
+    at = heap.ctypes.data
+    run, targets_run = memory(stack(), at, 0, c), memory(stack(), at, 1, c)
+    gamma_run, log_q, q = memory(stack(), at, 2, c), memory(stack(), at, 3, c), memory(stack(), at, 4, c)
     in_place = gradient and a.result_inner == 1 and a.result_outer == c and a.result_class == 1
     step = max(1, SOME // c)
     _fill_gammas(gamma_run, c, 0, min(step, a.count), a.gamma, a.kind, gammas)
@@ -355,7 +330,7 @@ def soft(record):
         total, number = 0.0, 0.0
         for start in range(first, last, step):
             stop = min(start + step, last)
-            x = _gathered(z, a.z_outer, a.z_class, a.z_inner, a.z_step, c, start, stop, run)
+            x = gathered(z, a.z_outer, a.z_class, a.z_inner, a.z_step, c, start, stop, run)
             t, bad = _targets(a, y, v, weights, start, stop, targets_run)
             if bad:
                 sums[part, BAD] = bad
@@ -390,6 +365,7 @@ def soft(record):
                     if not ignored:
                         number += np.float64(weights[k]) if a.hard and a.weighted else 1.0
             if gradient and not in_place:
-                _put_back(a, result, c, start, stop, out)
+                put_back(a, result, c, start, stop, out)
         sums[part, 0], sums[part, 1] = total, number
         part, first, last = next_part(record, a.parts, a.count)
+    hold(heap)

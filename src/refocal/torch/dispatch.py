@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from refocal._arrays import is_plain_tensor
+from refocal._arrays import are_plain_tensors
 from refocal._checks import LARGEST_GAMMA
 from refocal.kernels import rows
 from refocal.torch.eager import OF_ROWS, TENSORS, Loss, Sigmoid, Softmax
@@ -34,7 +34,7 @@ KEEP = 32
 
 LARGEST = torch.finfo(torch.float32).max
 
-FOLDER = Path(torch.__file__).parent / "lib"
+FOLDER = str(Path(torch.__file__).parent / "lib")
 """Where PyTorch may have its OpenMP library, in whose threads kernels run."""
 
 
@@ -49,8 +49,8 @@ def choose(z: Tensor, target: Tensor, *others: Tensor | None, one_each: bool = T
             return "formula"
         fits = one_each and z.device.type == "cpu" and z.dtype == torch.float32 and _has_kernels()
         return "operator" if fits else "formula"
-    if not all(x is None or is_plain_tensor(x) for x in (z, target, *others)):
-        return "formula"  # somebody follows the operations
+    if not are_plain_tensors(z, target, *others):  # somebody follows the operations
+        return "formula"
     if one_each and z.is_cpu and target.is_cpu and z.dtype is torch.float32 and kernels():
         return "kernel"
     return "eager"
@@ -62,7 +62,7 @@ def choose_gradient(form: str, *tensors: Tensor | None) -> str:
         return "formula"
     if torch.compiler.is_compiling():  # compiled autograd
         return "eager"
-    return form if all(x is None or is_plain_tensor(x) for x in tensors) else "formula"
+    return form if are_plain_tensors(*tensors) else "formula"
 
 
 _kernels: dict[str, ModuleType] | None = None
@@ -120,7 +120,9 @@ def loss_of(p: Loss, reduction: str) -> Tensor:
 
 
 def _apply(p: Loss, form: str, reduction: str) -> Tensor:
-    result: Tensor = ClosedForm.apply(type(p), form, reduction, *p)  # type: ignore[no-untyped-call]
+    tensors = TENSORS[type(p)]
+    rest = type(p), form, reduction, p[tensors:]  # in one, since PyTorch looks at each argument
+    result: Tensor = ClosedForm.apply(rest, *p[:tensors])  # type: ignore[no-untyped-call]
     return result
 
 
@@ -128,31 +130,34 @@ class ClosedForm(Function):
     """A loss by machine code or in closed form. Beyond the inputs at most three numbers a row are kept."""
 
     @staticmethod
-    def forward(ctx: Any, kind: type[Loss], form: str, reduction: str, *args: Any) -> Tensor:
-        p = kind(*args)
+    def forward(ctx: Any, rest: tuple[type[Loss], str, str, Any], *tensors: Any) -> Tensor:
+        kind, form, reduction, numbers = rest
+        p = kind(*tensors, *numbers)
         if form == "kernel":
             loss, kept, ctx.count = kernel_losses(p, reduction)
         else:
             loss, kept, ctx.count = p.losses(), None, 1.0
         # Weights and gammas too: their change before the backward pass is an error.
-        ctx.save_for_backward(*p[: TENSORS[kind]], kept)
-        ctx.rest = kind, form, reduction, p[TENSORS[kind] :]
+        ctx.save_for_backward(*tensors, kept)
+        ctx.rest = rest
         return loss
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         *tensors, kept = ctx.saved_tensors
-        (kind, form, reduction, numbers), grad, wanted = ctx.rest, grads[0], ctx.needs_input_grad[3:5]
+        (kind, form, reduction, numbers), grad, wanted = ctx.rest, grads[0], ctx.needs_input_grad[1:3]
         p = kind(*tensors, *numbers)
         form = choose_gradient(form, grad, *tensors, kept)
+        by_z = by_target = None
         if form == "formula":
             by_z, by_target = by_autograd(p, reduction, grad, wanted)
-        else:
-            by_kernel = form == "kernel" and wanted[0]
+        elif form == "kernel" and wanted[0]:
+            by_z, wanted = kernel_gradient(p, kept, grad, ctx.count), (False, wanted[1])
+        if form != "formula" and any(wanted):
             scaled = grad / ctx.count if ctx.count else grad * math.nan  # the mean of no rows
-            by_z, by_target = p.gradients(scaled, (wanted[0] and not by_kernel, wanted[1]))
-            by_z = kernel_gradient(p, kept, grad, ctx.count) if by_kernel else by_z
-        return None, None, None, by_z, by_target, *[None] * (len(p) - 2)
+            found, by_target = p.gradients(scaled, wanted)
+            by_z = by_z if found is None else found
+        return None, by_z, by_target, *[None] * (len(tensors) - 2)
 
 
 def by_autograd(p: Loss, reduction: str, grad: Tensor, wanted: tuple[bool, ...]) -> list[Tensor | None]:

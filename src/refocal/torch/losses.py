@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from refocal._arrays import is_plain_tensor
+from refocal._arrays import are_plain_tensors
 from refocal._checks import check_entries, check_fraction, check_number
 from refocal.objectives import Focal, Objective, SigmoidFocal
 from refocal.torch import dispatch
@@ -57,7 +57,7 @@ def focal_loss(
     """
     check_reduction(reduction)
     problem = _softmax(logits, target, gamma, weight, ignore_index, label_smoothing)
-    return dispatch.loss_of(problem, reduction).to(_result_dtype(logits))
+    return _as_given(dispatch.loss_of(problem, reduction), logits)
 
 
 def focal_gradient(
@@ -208,7 +208,7 @@ def sigmoid_focal_loss(
     of_one = 1.0 if spec.alpha is None else spec.alpha
     of_zero = 1.0 if spec.alpha is None else _minus(spec.alpha)
     problem = Sigmoid(z, y, *(_of_classes(x, z) for x in (spec.gamma, of_one, of_zero)))
-    return dispatch.loss_of(problem, reduction).to(_result_dtype(logits))
+    return _as_given(dispatch.loss_of(problem, reduction), logits)
 
 
 def _minus(alpha: float | tuple[float, ...]) -> float | tuple[float, ...]:
@@ -375,7 +375,7 @@ def _check_gamma_tensor(gamma: Tensor) -> None:
     _check_no_gradient("gamma", gamma)
     if (
         gamma.device.type == "cpu"
-        and is_plain_tensor(gamma)
+        and are_plain_tensors(gamma)
         and not bool(((gamma >= 0) & gamma.isfinite()).all())
     ):
         raise ValueError("gamma must be finite and >= 0, got a tensor with other values")
@@ -385,7 +385,8 @@ def _working_dtype(x: Tensor) -> torch.dtype:
     return torch.float32 if x.dtype.itemsize < 4 else x.dtype
 
 
-def _result_dtype(logits: Tensor) -> torch.dtype:
-    """Return float32 under autocast, as cross entropy does, and the logits' dtype elsewhere."""
-    autocast = not logits.is_meta and torch.is_autocast_enabled(logits.device.type)
-    return _working_dtype(logits) if autocast else logits.dtype
+def _as_given(loss: Tensor, logits: Tensor) -> Tensor:
+    """Return the loss in float32 under autocast, as cross entropy does, else in the dtype of the logits."""
+    half = logits.dtype.itemsize < 4
+    autocast = half and not logits.is_meta and torch.is_autocast_enabled(logits.device.type)
+    return loss.to(logits.dtype) if half and not autocast else loss
