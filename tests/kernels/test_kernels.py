@@ -357,7 +357,7 @@ class Wrapped(torch.Tensor):
 def test_what_machine_code_is_not_used_for():
     z, y, _ = problem(4, 6, 1.0)
     assert which_form(z, y) == which_form(torch.nn.Parameter(z), y) == "kernel"
-    assert which_form(z.double(), y) == which_form(z[:0], y[:0]) == "eager"
+    assert which_form(z.double(), y) == "eager"
     for x in (z.to_sparse(), z.to("meta"), z.as_subclass(Wrapped)):
         assert which_form(x, y) == "formula"
     for logits, target in ((z, y.int()), (z.as_subclass(Wrapped), y), (z.double(), y)):

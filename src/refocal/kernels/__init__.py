@@ -17,6 +17,8 @@ def rows(shape: Sequence[int], strides: Sequence[int], axis: int) -> tuple[int, 
     Row r and class k are at ``outer * (r // inner) + step * (r % inner) + class * k``, and the four numbers
     are ``outer, class, inner, step``.
     """
+    if 0 in shape:
+        return 0, 1, 1, 0
     if min(strides, default=0) < 0:  # kernels count upwards
         return None
     outer = _joined(shape[:axis], strides[:axis])

@@ -121,7 +121,7 @@ def _softmax(
         )
     if weight is not None:
         if not isinstance(weight, Tensor):
-            weight = torch.tensor(weight, dtype=torch.get_default_dtype(), device=logits.device)
+            raise TypeError(f"weight must be a tensor, got {weight!r}")
         if weight.shape != (c,):
             raise ValueError(
                 f"weight must have one number for each of the {c} classes, got shape {tuple(weight.shape)}"
@@ -156,7 +156,11 @@ def _gammas(gamma: Gamma, z: Tensor, dim: int) -> tuple[float, int, Tensor | Non
                 f"gamma must broadcast to the rows {tuple(rows)}, got shape {tuple(gamma.shape)}"
             ) from None
         return 0.0, OF_ROWS, gamma
-    values = check_entries("gamma", gamma, "finite and >= 0", lambda v: v >= 0)
+    values: float | tuple[float, ...]
+    if isinstance(gamma, (list, tuple)):
+        values = tuple(check_number("gamma", g, low=0.0, rule="finite and >= 0") for g in gamma)
+    else:
+        values = check_entries("gamma", gamma, "finite and >= 0", lambda v: v >= 0)
     if isinstance(values, float):
         return values, OF_ALL, None
     if len(values) != z.shape[dim]:
