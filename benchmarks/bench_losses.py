@@ -24,6 +24,8 @@ from refocal.torch import focal_loss, sigmoid_focal_loss
 
 SHAPES = [(128, 10), (65_536, 10), (8192, 100), (8192, 1000)]
 SIGMOID_SHAPE = (100_000, 80)
+DENSE_SHAPE = (8, 21, 256, 256)
+IGNORED = 255
 GAMMA, ALPHA = 2.0, 0.25
 
 
@@ -85,12 +87,32 @@ def binary_losses() -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
     }
 
 
-def problem(kind: str, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
+def dense_losses() -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
+    return {
+        "cross_entropy": lambda z, y: F.cross_entropy(z, y, ignore_index=IGNORED),
+        "refocal": lambda z, y: focal_loss(z, y, GAMMA, ignore_index=IGNORED),
+    }
+
+
+def compiled(losses: dict[str, Callable[[Tensor, Tensor], Tensor]]) -> dict[str, Callable]:
+    """Return the first two losses under `torch.compile`."""
+    return {name: torch.compile(losses[name]) for name in list(losses)[:2]}
+
+
+def losses_of(kind: str) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
+    by_kind = {"sigmoid": binary_losses, "pixels, some ignored": dense_losses}
+    return by_kind[kind]() if kind in by_kind else softmax_losses(kind)
+
+
+def problem(kind: str, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Return logits and targets."""
     generator = torch.Generator().manual_seed(0)
     z = (torch.randn(shape, generator=generator) * 3).requires_grad_()
-    if kind == "integers":
-        return z, torch.randint(shape[1], shape[:1], generator=generator)
+    if kind in ("integers", "pixels, some ignored"):
+        y = torch.randint(shape[1], (shape[0], *shape[2:]), generator=generator)
+        if kind != "integers":
+            y[:, : shape[2] // 10] = IGNORED
+        return z, y
     u = torch.rand(shape, generator=generator)
     return z, u.softmax(1) if kind == "distributions" else (u < 0.1).float()
 
@@ -106,7 +128,7 @@ def print_peak(kind: str, n: str, c: str, name: str) -> None:
         lines = Path("/proc/self/status").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith(key)) / 1024
 
-    loss = (binary_losses() if kind == "sigmoid" else softmax_losses(kind))[name]
+    loss = losses_of(kind)[name]
     z, y = problem(kind, (int(n), int(c)))
     step(loss, *problem(kind, (5000, 2)))()  # what is loaded once does not count, threads included
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
@@ -125,19 +147,21 @@ def main() -> None:
         return
     rows = []
 
-    def record(kind: str, shape: tuple[int, int], floor: str, calls: dict, repeats: int) -> None:
+    def record(
+        kind: str, shape: tuple[int, ...], floor: str, calls: dict, repeats: int, how: str = ""
+    ) -> None:
         z, y = problem(kind, shape)
         seconds = best_of_each({name: step(loss, z, y) for name, loss in calls.items()}, repeats)
         for name, loss in calls.items():
             row = {
                 "targets": kind,
-                "shape": f"{shape[0]} x {shape[1]}",
-                "loss": name,
+                "shape": " x ".join(map(str, shape)),
+                "loss": name + how,
                 "ms": round(1e3 * seconds[name], 3),
                 f"x {floor}": round(seconds[name] / seconds[floor], 2),
                 "saved x logits": round(saved_bytes(loss, z, y) / z.nbytes, 3),
             }
-            if z.nbytes > 1 << 20:
+            if z.nbytes > 1 << 20 and z.ndim == 2 and not how:
                 row["peak MiB"] = round(peak_mib(kind, shape, name), 1)
             rows.append(row)
             print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
@@ -146,7 +170,12 @@ def main() -> None:
         repeats = args.repeats * (50 if shape[0] < 1000 else 1)
         for kind in ("integers", "distributions"):
             record(kind, shape, "cross_entropy", softmax_losses(kind), repeats)
-    record("sigmoid", SIGMOID_SHAPE, "bce_with_logits", binary_losses(), max(5, args.repeats // 4))
+    few = max(5, args.repeats // 4)
+    record("sigmoid", SIGMOID_SHAPE, "bce_with_logits", binary_losses(), few)
+    record("pixels, some ignored", DENSE_SHAPE, "cross_entropy", dense_losses(), few)
+    for kind, shape in (("integers", SHAPES[1]), ("distributions", SHAPES[1]), ("integers", SHAPES[2])):
+        record(kind, shape, "cross_entropy", compiled(softmax_losses(kind)), args.repeats, ", compiled")
+    record("sigmoid", SIGMOID_SHAPE, "bce_with_logits", compiled(binary_losses()), few, ", compiled")
     write_results("losses", rows)
 
 
