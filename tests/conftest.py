@@ -66,3 +66,10 @@ BACKENDS = [
 def backend(request: pytest.FixtureRequest) -> Backend:
     """Every array library and precision in turn."""
     return request.param
+
+
+@pytest.fixture(params=["xgboost", "lightgbm"])
+def engine(request):
+    """Both boosting engines in turn."""
+    pytest.importorskip(request.param)
+    return request.param
