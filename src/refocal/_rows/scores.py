@@ -39,8 +39,8 @@ class Scores:
     Attributes:
         name: What they are called in an error.
         values: Any strides. Shape (..., K), or (...) for class 1 of two, or (..., L) for independent labels.
-        kind: Probabilities, logits (of class 1: log odds), or log-probabilities in float64, which are
-            results of ours and not checked again.
+        kind: Probabilities, logits (of class 1: log odds), or log-probabilities (of class 1: log odds) in
+            float64, which are results of ours and not checked again.
         tolerance: How far the sum of a row of probabilities may be from 1.
         task: As the caller said; None if only the shape says it, (n,) or (n, K).
         kept: Which rows count; None for all.
@@ -118,7 +118,10 @@ class Scores:
                 yield rows, log
             return
         for rows, raw in self.raw_blocks():
-            yield rows, raw if self.kind == "log_probs" else self._log_softmax(raw, rows.start)
+            if self.kind == "logits":
+                yield rows, self._log_softmax(raw, rows.start)
+            else:
+                yield rows, raw if raw.ndim == 2 else -np.logaddexp(0, np.stack([raw, -raw], axis=-1))
 
     def logit_blocks(self) -> Iterator[tuple[slice, Floats]]:
         """Yield where the entries are, and their logits as they came, of two classes 0 and the log odds."""
@@ -257,7 +260,11 @@ class Rows(Scores):
         log_probs = np.empty(values.shape)
         for rows, block in logits.log_blocks():
             log_probs[rows] = block
-        return replace(logits, values=log_probs, kind="log_probs")
+        if not self.is_binary:
+            return replace(logits, values=log_probs, kind="log_probs")
+        odds = (log_probs[:, 1] - log_probs[:, 0]).reshape(-1, self.n_labels)
+        odds = odds if self.task == "multilabel" else odds[:, 0]
+        return replace(self, values=odds, kind="log_probs", kept=None)
 
     @cached_property
     def z(self) -> Floats:
