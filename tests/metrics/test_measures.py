@@ -261,7 +261,7 @@ def test_bad_values(metric, row, values, text):
             GOOD,
             [0.0, 1.0, 0.0],
             TypeError,
-            "labels must hold integers, got dtype float64 (other labels need classes=)",
+            "labels must hold integers, got dtype float64 (others need classes=)",
         ),
         (GOOD, [0, 2, 0], ValueError, "labels must be within 0..1, got 2"),
         (GOOD, [0, -1, 0], ValueError, "labels must be within 0..1, got -1"),

@@ -41,6 +41,10 @@ def checked_scores(
     if has_columns:
         axis = check_axis(name, values, axis)
         values = np.moveaxis(values, axis, -1)
+    elif axis != -1:
+        raise ValueError(
+            f"axis must be -1 for scores of class 1, which have no axis of classes, got {axis!r}"
+        )
     if 0 in (values.shape[:-1] if has_columns else values.shape):
         raise ValueError(f"{name} must have at least 1 row, got shape {given}")
     if has_columns and values.shape[-1] < (1 if task == "multilabel" else 2):
@@ -90,11 +94,16 @@ def _with_labels(
     scores: Scores, labels: Any, axis: int, ignore: Hashable, classes: Sequence[Hashable] | None
 ) -> Rows:
     """Return `Rows` of the labels that count, in the order of the entries."""
-    y = label_array(labels)
     if classes is not None and scores.task == "multilabel":
         raise ValueError("classes must be None for task 'multilabel', whose labels are 0 and 1")
+    y = label_array(labels, any_type=classes is not None)
     if classes is None and y.dtype.kind not in "iub":
-        raise TypeError(f"labels must hold integers, got dtype {y.dtype} (other labels need classes=)")
+        hint = (
+            "0 and 1 need an integer or boolean dtype"
+            if scores.task == "multilabel"
+            else "others need classes="
+        )
+        raise TypeError(f"labels must hold integers, got dtype {y.dtype} ({hint})")
     given = y.shape
     shape = scores.values.shape if scores.task == "multilabel" else scores.shape
     if scores.task == "multilabel" and y.ndim == len(shape):

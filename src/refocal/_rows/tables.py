@@ -27,22 +27,19 @@ def score_array(name: str, x: Any) -> tuple[npt.NDArray[Any], bool]:
         half = x.element_size() < 4
         x = x.detach().cpu()
         return np.asarray(x.float() if half else x), half  # NumPy does not know bfloat16
-    if _is_table(x):
-        values = np.asarray(x.to_numpy())
-        if values.dtype.kind == "O" and hasattr(x, "isna"):  # pandas' own dtypes
-            try:
-                values = np.asarray(x.to_numpy(dtype=np.float64, na_value=np.nan))
-            except (TypeError, ValueError):
-                pass  # no numbers, which the next check says
-    else:
-        values = _array(name, x)
+    values = _array(name, x)
+    if values.dtype.kind == "O" and hasattr(x, "isna"):  # pandas' own dtypes
+        try:
+            values = np.asarray(x.to_numpy(dtype=np.float64, na_value=np.nan))
+        except (TypeError, ValueError):
+            pass  # no numbers, which the next check says
     if not is_float(values):
         raise TypeError(f"{name} must hold floating point numbers, got dtype {values.dtype}")
     return np.asarray(values), values.dtype.itemsize < 4
 
 
-def label_array(labels: Any) -> npt.NDArray[Any]:
-    """Return labels of any type.
+def label_array(labels: Any, *, any_type: bool = False) -> npt.NDArray[Any]:
+    """Return labels; if they may have any type, those of a list as they are.
 
     Raises:
         ValueError: If one is missing.
@@ -50,11 +47,15 @@ def label_array(labels: Any) -> npt.NDArray[Any]:
     if is_torch(labels):
         return np.asarray(labels.detach().cpu())
     _check_present(_missing(labels))
-    y = np.asarray(labels.to_numpy() if _is_table(labels) else _array("labels", labels))
-    if y.dtype.kind == "O":
-        _check_present(np.vectorize(lambda v: v is None or v != v, otypes=[bool])(y))
-        numbers = np.array(y.tolist()) if all(isinstance(v, (int, np.integer)) for v in y.flat) else y
-        return numbers if numbers.dtype.kind in "iub" else y
+    if any_type and isinstance(labels, (list, tuple)):  # or NumPy would make strings of 1 and "a"
+        y = np.array(labels, dtype=object)
+    else:
+        y = _array("labels", labels)
+    if y.dtype.kind != "O":
+        return y
+    _check_present(np.vectorize(_is_missing, otypes=[bool])(y))
+    if not any_type and all(isinstance(v, (int, np.integer, np.bool_)) for v in y.flat):
+        return np.array(y.tolist())  # nullable integers and booleans of frames
     return y
 
 
@@ -63,7 +64,10 @@ def numbers_of(labels: npt.NDArray[Any], classes: Iterable[Hashable], n_classes:
     if isinstance(classes, (str, bytes)):
         raise TypeError(f"classes must be a sequence of labels, got {classes!r}")
     names: list[Hashable] = classes.tolist() if hasattr(classes, "tolist") else list(classes)
-    number = {name: i for i, name in enumerate(names)}
+    try:
+        number = {name: i for i, name in enumerate(names)}
+    except TypeError:
+        raise TypeError(f"classes must be hashable, got {names!r}") from None
     if len(number) < len(names):
         raise ValueError(f"classes must be all different, got {names!r}")
     if len(names) != n_classes:
@@ -74,11 +78,6 @@ def numbers_of(labels: npt.NDArray[Any], classes: Iterable[Hashable], n_classes:
         wrong = labels.reshape(-1).tolist()[found.index(-1)]
         raise ValueError(f"labels must be among classes, got {wrong!r}")
     return y
-
-
-def _is_table(x: Any) -> bool:
-    """Whether it is a frame or a column of pandas or polars."""
-    return hasattr(x, "to_numpy") and (hasattr(x, "isna") or hasattr(x, "null_count"))
 
 
 def _array(name: str, x: Any) -> npt.NDArray[Any]:
@@ -96,6 +95,13 @@ def _missing(x: Any) -> npt.NDArray[Any]:
     if hasattr(x, "get_columns"):  # a frame of polars
         return np.stack([np.asarray(column.is_null()) for column in x.get_columns()], axis=1)
     return np.asarray(x.is_null() if hasattr(x, "is_null") else False)
+
+
+def _is_missing(label: object) -> bool:
+    try:
+        return label is None or bool(label != label)
+    except TypeError:  # pandas' NA is neither equal nor unequal
+        return True
 
 
 def _check_present(missing: npt.NDArray[Any]) -> None:

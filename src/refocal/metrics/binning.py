@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Self, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, Self, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from refocal._checks import check_count
-from refocal._rows import Floats, Integers, Rows, Target, confidence_of
+from refocal._rows import HALF_SUM_TOLERANCE, Floats, Integers, Rows, Target, confidence_of
 
 Convention: TypeAlias = Literal["refocal", "torchmetrics", "netcal", "sklearn", "guo"]
 
@@ -140,6 +141,26 @@ class Binned(NamedTuple):
         """Return the expected calibration error of each class."""
         each: Floats = self.gaps()[1:].sum(axis=1) / self.counts[1:].sum(axis=1)
         return each
+
+
+def checked_binned(shape: tuple[int, ...], data: Mapping[str, Any], n_labels: int | None) -> Binned:
+    """Return the numbers that a dictionary has, after a check that they can be those of rows."""
+    counts, hits, sums = (np.asarray(data[name]) for name in Binned._fields)
+    if not all(a.shape == shape for a in (counts, hits, sums)):
+        raise ValueError(f"counts, hits and sums must have the shape {shape}")
+    if counts.dtype.kind not in "iu" or hits.dtype.kind not in "iu" or sums.dtype.kind not in "iuf":
+        raise ValueError("counts and hits must be integers, sums numbers")
+    if not ((0 <= hits) & (hits <= counts) & (sums >= 0)).all():
+        raise ValueError("counts, hits and sums must fulfil 0 <= hits <= counts and sums >= 0")
+    if not (sums <= counts * (1 + HALF_SUM_TOLERANCE)).all():
+        raise ValueError("sums must be those of probabilities, so not above counts")
+    if (counts[1:].sum(axis=1) * (n_labels or 1) != counts[0].sum()).any():
+        raise ValueError("counts of every class must add up to the number of rows")
+    if n_labels and any((a[1:].sum(axis=0) != a[0]).any() for a in (counts, hits)):
+        raise ValueError("counts and hits of the labels must add up to those of all entries")
+    if not n_labels and len(hits) > 1 and hits[1:].sum() != counts[0].sum():
+        raise ValueError("hits of the classes must add up to the number of rows")
+    return Binned(counts.astype(np.int64), hits.astype(np.int64), sums.astype(np.float64))
 
 
 def bin_rows(rows: Rows, bins: Bins, target: Target, *, classwise: bool = False) -> Binned:

@@ -11,7 +11,6 @@ import numpy.typing as npt
 from refocal._checks import check_count
 from refocal._html import data_frame, html_table
 from refocal._rows import (
-    HALF_SUM_TOLERANCE,
     Floats,
     Integers,
     Rows,
@@ -22,7 +21,7 @@ from refocal._rows import (
     checked_rows,
     checked_target,
 )
-from refocal.metrics.binning import Binned, Convention, bin_rows, make_bins
+from refocal.metrics.binning import Binned, Convention, bin_rows, checked_binned, make_bins
 from refocal.metrics.processes import all_reduced
 
 SETTINGS = ("n_bins", "n_classes", "convention", "target", "task", "n_labels")
@@ -196,25 +195,8 @@ class CalibrationStats:
             raise ValueError(f"stats must have exactly the keys {sorted(names + later)}, got {sorted(data)}")
         given: dict[str, Any] = {name: data.get(name) for name in SETTINGS}
         stats = cls(**given)
-        counts, hits, sums = (np.asarray(data[name]) for name in names[4:])
-        shape = stats._binned.counts.shape
-        if not all(a.shape == shape for a in (counts, hits, sums)):
-            raise ValueError(f"counts, hits and sums must have the shape {shape}")
-        if counts.dtype.kind not in "iu" or hits.dtype.kind not in "iu" or sums.dtype.kind not in "iuf":
-            raise ValueError("counts and hits must be integers, sums numbers")
-        if not ((0 <= hits) & (hits <= counts) & (sums >= 0)).all():
-            raise ValueError("counts, hits and sums must fulfil 0 <= hits <= counts and sums >= 0")
-        if not (sums <= counts * (1 + HALF_SUM_TOLERANCE)).all():
-            raise ValueError("sums must be those of probabilities, so not above counts")
-        n = counts[0].sum() // (stats.n_labels or 1)
-        if (counts[1:].sum(axis=1) != n).any():
-            raise ValueError("counts of every class must add up to the number of rows")
-        if stats.n_labels and any((a[1:].sum(axis=0) != a[0]).any() for a in (counts, hits)):
-            raise ValueError("counts and hits of the labels must add up to those of all entries")
-        if stats.n_classes and hits[1:].sum() != n:
-            raise ValueError("hits of the classes must add up to the number of rows")
-        binned = Binned(counts.astype(np.int64), hits.astype(np.int64), sums.astype(np.float64))
-        return stats._with(binned, stats.target)
+        stats._set(checked_binned(stats._binned.counts.shape, data, n_labels=stats.n_labels))
+        return stats
 
     def ece(self) -> float:
         """Return the expected calibration error.
@@ -254,12 +236,16 @@ class CalibrationStats:
     def to_frame(self) -> Any:
         """Return a frame of pandas with a row for each bin, of each class too where classes have bins.
 
-        Columns: class (-1 for the bins of all), low, high, count, hits, confidence, accuracy.
+        Columns: class where classes have bins (-1 for the bins of all), low, high, count, hits, confidence,
+        accuracy.
 
         Raises:
             ImportError: If pandas is missing; it says how to install it.
         """
-        return data_frame(self._columns())
+        columns = self._columns()
+        if len(self._binned.counts) == 1:
+            del columns["class"]
+        return data_frame(columns)
 
     @property
     def n_bins(self) -> int:

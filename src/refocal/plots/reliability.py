@@ -24,7 +24,8 @@ def accuracy_interval(stats: CalibrationStats, level: float) -> tuple[Floats, Fl
 
     .. math:: \frac{p + z^2/2n \pm z \sqrt{p(1-p)/n + z^2/4n^2}}{1 + z^2/n}
 
-    with p the accuracy, n the rows and z the normal quantile of (1 + level) / 2.
+    with p the accuracy, n the rows and z the normal quantile of (1 + level) / 2. Of independent labels, whose
+    entries in a row may depend on each other, n is the entries divided by the labels, the least they count.
 
     Args:
         stats: The bins.
@@ -38,7 +39,7 @@ def accuracy_interval(stats: CalibrationStats, level: float) -> tuple[Floats, Fl
         >>> [end.round(3).tolist() for end in accuracy_interval(stats, 0.9)]
         [[nan, 0.356], [nan, 0.942]]
     """
-    n = np.where(stats.counts > 0, stats.counts, np.nan)
+    n = np.where(stats.counts > 0, stats.counts / (stats.n_labels or 1), np.nan)
     return wilson(stats.accuracy, n, check_level(level))
 
 
@@ -56,7 +57,8 @@ def plot_reliability(
     there. Of several: a line through (mean confidence, accuracy) of the bins. Bins without rows are left out.
 
     Args:
-        stats: The bins of one method, or of each of several by name (at most 7).
+        stats: The bins of one method, or of each of several by name (at most 7). Of independent labels all
+            entries are drawn; for one of them, or one class, give ``stats.of_class(k)``.
         ax: Where to draw; None for a new figure.
         level: Of the intervals of the accuracy (`accuracy_interval`); None for no intervals.
         histogram: Whether a strip above the axes shows the share of rows in each bin.
@@ -219,8 +221,9 @@ def _intervals(
 def _frame(ax: Axes, stats: CalibrationStats, title: str, legend_title: str | None) -> None:
     ax.set(xlim=(0, 1), ylim=(0, 1))
     ax.set_aspect("equal")
+    what = "the labels" if stats.n_labels else "class 1"
     positive = stats.target == "positive"
-    x, y = ("probability of class 1", "share of class 1") if positive else ("confidence", "accuracy")
+    x, y = (f"probability of {what}", f"share of {what}") if positive else ("confidence", "accuracy")
     style.label_axes(ax, x, y, title)
     look: dict[str, Any] = {
         "fontsize": style.SMALL,
