@@ -187,6 +187,25 @@ def test_hits_alone_at_certainty_have_an_interval(method):
     assert found.value == found.low == 0 < found.high < 0.1
 
 
+@pytest.mark.parametrize("method", ["bootstrap", "analytic"])
+@pytest.mark.parametrize("level", [0.5, 0.95, 0.9999])
+def test_ends_are_within_what_the_metric_can_be(method, level):
+    """Sure misses: likely gaps may add up to more than 1, the metric cannot."""
+    for n in (2, 3, 20, 200):
+        sure = np.tile([[1.0, 0.0]], (n, 1))
+        for labels in (np.ones(n, int), np.zeros(n, int), np.arange(n) % 2):
+            for metric, most in (("ece", 1), ("adaptive_ece", 1), ("error_rate", 1), ("brier", 2)):
+                found = confidence_interval(metric, sure, labels, method=method, level=level, n_resamples=99)
+                assert 0 <= found.low <= found.high <= most
+            found = confidence_interval("classwise_ece", sure, labels, level=level, n_resamples=99)
+            assert 0 <= found.low <= found.high <= 1
+            found = confidence_interval("nll", sure * 0.98 + 0.01, labels, method=method, level=level)
+            assert 0 <= found.low <= found.high
+    found = confidence_interval("ece", sure, np.ones(n, int), method=method, level=level)
+    assert found.high == 1  # the reproducer
+    assert found.value == pytest.approx(1, abs=1e-12)
+
+
 def test_noise_is_that_of_rows_drawn_by_hand():
     """The sums of first bins are a product of matrices, others are added: together a sum over all."""
     rng = np.random.default_rng(11)

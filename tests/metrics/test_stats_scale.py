@@ -22,12 +22,15 @@ stats.update(rng.dirichlet(np.ones(3), size=n), rng.integers(3, size=n))
 both = stats.all_reduce()
 refused = []
 for name, values in (("n_bins", (10, 11)), ("n_classes", (None, 3)), ("convention", ("netcal", "sklearn")),
-                     ("target", ("positive", "top")), ("target", ("positive", None))):
+                     ("target", ("positive", "top")), ("target", ("positive", None)),
+                     ("task", ("multiclass", None))):
     try:
         CalibrationStats(**{name: values[rank]}).all_reduce()
     except ValueError as error:
         refused.append(str(error))
-print(json.dumps([stats.to_dict(), both.to_dict(), refused]))
+labels = CalibrationStats(10, task="multilabel", n_labels=3)
+labels.update(rng.random((n, 3)), rng.integers(2, size=(n, 3)))
+print(json.dumps([stats.to_dict(), both.to_dict(), refused, labels.to_dict(), labels.all_reduce().to_dict()]))
 dist.destroy_process_group()
 """
 
@@ -49,15 +52,20 @@ def test_all_reduce_of_two_processes(tmp_path):
     assert expected == results[0][1] == results[1][1]
     assert expected["target"] == "top"
     for rank, own_settings in enumerate(
-        (("10", "None", "'netcal'", "'positive'", "'positive'"), ("11", "3", "'sklearn'", "'top'", "None"))
+        (
+            ("10", "None", "'netcal'", "'positive'", "'positive'", "'multiclass'"),
+            ("11", "3", "'sklearn'", "'top'", "None", "None"),
+        )
     ):
-        names = ("n_bins", "n_classes", "convention", "target", "target")
+        names = ("n_bins", "n_classes", "convention", "target", "target", "task")
         assert results[rank][2] == [
             f"stats to reduce must have the same {name} in every process, got {mine} in this one and "
             "another elsewhere"
             for name, mine in zip(names, own_settings, strict=True)
         ]
     assert CalibrationStats.from_dict(expected).n == 201
+    one, other = (CalibrationStats.from_dict(result[3]) for result in results)
+    assert one.merge(other).to_dict() == results[0][4] == results[1][4]
 
 
 def test_all_reduce_alone_and_without_a_group(tmp_path):

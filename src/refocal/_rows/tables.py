@@ -25,8 +25,9 @@ def score_array(name: str, x: Any) -> tuple[npt.NDArray[Any], bool]:
         if not x.is_floating_point():
             raise TypeError(f"{name} must hold floating point numbers, got dtype {x.dtype}")
         half = x.element_size() < 4
+        unknown = half and str(x.dtype) != "torch.float16"  # bfloat16 and smaller, to NumPy
         x = x.detach().cpu()
-        return np.asarray(x.float() if half else x), half  # NumPy does not know bfloat16
+        return np.asarray(x.float() if unknown else x), half
     values = _array(name, x)
     if values.dtype.kind == "O" and hasattr(x, "isna"):  # pandas' own dtypes
         try:
