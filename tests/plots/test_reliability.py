@@ -151,6 +151,26 @@ def test_raw_and_psi_need_the_same_bins():
         plot_raw_psi(make_stats(), make_stats(convention="guo"))
 
 
+def test_independent_labels():
+    rng = np.random.default_rng(0)
+    probs, labels = rng.random((90, 3)), rng.integers(2, size=(90, 3))
+    stats = CalibrationStats(4, task="multilabel", n_labels=3).update(probs, labels)
+    ax = plot_reliability(stats)
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("probability of the labels", "share of the labels")
+    np.testing.assert_allclose(bars(ax.containers[0])[:, 3], stats.accuracy)
+    one = plot_reliability({"first": stats.of_class(0), "last": stats.of_class(2)}, level=None)
+    alone = CalibrationStats(4, task="binary").update(probs[:, 2], labels[:, 2])
+    np.testing.assert_allclose(one.lines[1].get_ydata(), alone.accuracy)
+    assert one.get_xlabel() == "probability of class 1"
+    # Entries of a row may all be the same draw, so an interval counts a third of them.
+    low, high = accuracy_interval(stats, 0.9)
+    for j in range(4):
+        n, p, z = stats.counts[j] / 3, stats.accuracy[j], scipy_stats.norm.ppf(0.95)
+        # Wilson's ends are where the score test just rejects: (p - e)^2 = z^2 e (1 - e) / n.
+        for end in (low[j], high[j]):
+            assert (p - end) ** 2 == pytest.approx(z**2 * end * (1 - end) / n, rel=1e-9)
+
+
 def test_targets_are_not_mixed():
     top = make_stats()
     positive = CalibrationStats(target="positive").update(np.array([0.1, 0.9]), np.array([0, 1]))
