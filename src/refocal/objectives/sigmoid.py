@@ -82,7 +82,7 @@ class Asymmetric(_InBlocks):
         if not isinstance(self.detach_weights, bool):
             raise TypeError(f"detach_weights must be True or False, got {self.detach_weights!r}")
 
-    def loss(self, logits: Array, targets: Array, *, axis: int = -1) -> Array:
+    def loss(self, logits: Any, targets: Any, *, axis: int = -1) -> Any:
         """Return the loss of each entry, not reduced; targets are 0 or 1, or probabilities."""
         logits, axis = self._checked("logits", logits, axis)
         targets = entry_targets(targets, logits)
@@ -223,7 +223,7 @@ class OneVsRest(Objective):
         """Return the objective as a dictionary that JSON can hold; `objective_from_dict` is the inverse."""
         return {"objective": "OneVsRest", "binary": self.binary.to_dict()}
 
-    def loss(self, logits: Array, labels: Array, *, axis: int = -1) -> Array:
+    def loss(self, logits: Any, labels: Any, *, axis: int = -1) -> Any:
         """Return the loss of each row, not reduced; labels are integers or distributions."""
         logits, axis = check_scores("logits", logits, axis)
         labels = row_labels(labels, logits, axis)
@@ -235,22 +235,22 @@ class OneVsRest(Objective):
             return xp.where(wrong, xp.nan, loss)
         return xp.sum(self.binary.loss(logits, labels, axis=axis), axis=axis)
 
-    def log_posterior(self, logits: Array, *, axis: int = -1) -> Array:
+    def log_posterior(self, logits: Any, *, axis: int = -1) -> Any:
         """Return the logarithm of `posterior`."""
         logits, axis = check_scores("logits", logits, axis)
         y = self.binary.log_posterior(logits, axis=axis)
         return map_rows(log_softmax, y, axis=axis)
 
-    def posterior_from_probs(self, probs: Array, *, axis: int = -1) -> Array:
+    def posterior_from_probs(self, probs: Any, *, axis: int = -1, check: bool = True) -> Any:
         """Return the true probabilities that belong to sigmoid scores; prefer `posterior` of the logits."""
-        probs, axis = check_scores("probs", probs, axis)
-        p = self.binary.posterior_from_probs(probs, axis=axis)
+        probs, axis = self._checked_probs("probs", probs, axis, check)
+        p = self.binary.posterior_from_probs(probs, axis=axis, check=False)
         return p / total(namespace(p), p, axis)
 
-    def logits(self, posterior: Array, *, axis: int = -1) -> Array:
+    def logits(self, posterior: Any, *, axis: int = -1, check: bool = True) -> Any:
         """Return the logits of the risk minimiser: the inverse of `posterior`."""
-        posterior, axis = check_scores("posterior", posterior, axis)
-        return self.binary.logits(posterior, axis=axis)
+        posterior, axis = self._checked_probs("posterior", posterior, axis, check)
+        return self.binary.logits(posterior, axis=axis, check=False)
 
 
 def _root(

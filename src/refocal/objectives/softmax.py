@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from refocal._arrays import (
     neg_log,
     one_hot,
     shares,
+    shares_of_probs,
     stop_gradient,
     top_ratio,
     total,
@@ -30,12 +32,13 @@ from refocal._checks import check_fraction, check_number, check_scores
 from refocal.focal import log_phi
 from refocal.minimizer import FLOOR, log_minimizer, log_of, newton
 from refocal.objectives.base import Objective, _InBlocks, row_labels
+from refocal.objectives.focal import proportional
 
 
 class _OnSoftmax(_InBlocks):
     """What the losses below share: each gives the loss of every class as the label."""
 
-    def loss(self, logits: Array, labels: Array, *, axis: int = -1) -> Array:
+    def loss(self, logits: Any, labels: Any, *, axis: int = -1) -> Any:
         """Return the loss of each row, not reduced; labels are integers or distributions."""
         logits, axis = check_scores("logits", logits, axis)
         labels = row_labels(labels, logits, axis)
@@ -129,6 +132,10 @@ class Poly1Focal(_OnSoftmax):
         gap, _ = self._log_ratio(xp, s)
         gap = gap - stop_gradient(xp.where(gap > 0, gap, 0))  # rounding must not lift a class over the top
         return log_softmax(xp, xp.where(s.top, 0, gap), axis)
+
+    def _posterior_from_probs(self, xp: Namespace, p: Array, axis: int) -> Array:
+        s = shares_of_probs(xp, p, axis)
+        return proportional(xp, s, self._log_ratio(xp, s)[0] + s.neg_log_q, axis)
 
     def _logits(self, xp: Namespace, eta: Array, axis: int) -> Array:
         log_eta = log_of(xp, eta)
