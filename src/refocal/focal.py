@@ -61,7 +61,7 @@ def phi(v: Any, gamma: Numbers, *, check: bool = True) -> Any:
 
     It rises from phi(0) = 1 to its largest value at `tau_oc` and falls through 1 at `tau_uc` to
     phi(1) = 0 (for gamma = 0 it is 1 everywhere). It is also minus the derivative of the focal loss
-    by log v.
+    by log v. At 0 it rises infinitely steeply, so there it has no gradient under autograd.
 
     Args:
         v: Scores in [0, 1], of any shape.
@@ -84,7 +84,7 @@ def h(v: Any, gamma: Numbers, *, check: bool = True) -> Any:
 
     .. math:: h^\gamma(v) = v / \varphi^\gamma(v)
 
-    Strictly increasing, with h(0) = 0; h(1) is infinite for gamma > 0.
+    Strictly increasing, with h(0) = 0; h(1) is infinite for gamma > 0, and has no gradient there.
 
     Args:
         v: Scores in [0, 1], of any shape.
@@ -220,7 +220,7 @@ def conditional_risk(
 
     .. math:: W(q; \eta) = \sum_y \eta_y \, \ell(q, e_y) = -\sum_y \eta_y (1-q_y)^\gamma \log q_y
 
-    A class with eta = 0 adds nothing, even where q = 0.
+    A class with eta = 0 adds nothing, even where q = 0, and has no gradient by eta there.
 
     Args:
         probs: Scores q, K >= 2 of them along ``axis``, in [0, 1] and in each row with sum 1.
@@ -242,7 +242,7 @@ def conditional_risk(
     q = xp.astype(probs, working_dtype(probs), copy=False)
     eta = xp.astype(posterior, q.dtype, copy=False)
     with quiet(q):
-        # By `where`: scores that sum to 1 within rounding may be above 1, and 0^gamma has no derivative.
+        # Scores that sum to 1 within rounding may be above 1, and 0^gamma has no derivative.
         below = q < 1
         power = xp.where(below, xp.where(below, 1 - q, 1) ** gamma, xp.zeros_like(q) ** stop_gradient(gamma))
         loss = power * -xp.log(xp.where((eta == 0) & (q == 0), 1, q))
@@ -389,8 +389,11 @@ def _phi(xp: Namespace, v: Array, gamma: Gamma) -> Array:
     inside = (v > 0) & (v < 1)
     u = xp.where(inside, v, 0.5)
     ratio = xp.where(inside, -u * xp.log(u) / (1 - u), v)  # its limits at 0 and 1 are 0 and 1
-    return (1 - v) ** gamma * (1 + gamma * ratio)
+    constant = (v == 1) & (gamma == 0)  # 0^0 is 1, but its derivative would be NaN
+    return xp.where(constant, 1, 1 - v) ** gamma * (1 + gamma * ratio)
 
 
 def _h(xp: Namespace, v: Array, gamma: Gamma) -> Array:
-    return v / _phi(xp, v, gamma)
+    y = _phi(xp, xp.where(v == 1, stop_gradient(v), v), gamma)  # no derivative at the pole
+    pole = y == 0
+    return xp.where(pole, xp.inf, v / xp.where(pole, 1, y))

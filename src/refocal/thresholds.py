@@ -10,7 +10,7 @@ import numpy as np
 
 from refocal._arrays import Array, ArrayT, Namespace, NumPyArray, log1p, namespace, softplus
 from refocal._checks import check_floats, check_number, check_probs
-from refocal.objectives import Objective, OneVsRest, check_objective, log_posterior_of, logits_of
+from refocal.objectives import Asymmetric, Objective, OneVsRest, check_objective, log_posterior_of, logits_of
 
 
 @overload
@@ -126,6 +126,8 @@ def _score_of(xp: Namespace, objective: Objective, eta: Array, on_sigmoid: bool)
 
 
 def _posterior_of_score(xp: Namespace, objective: Objective, p: Array, on_sigmoid: bool) -> Array:
+    if isinstance(objective, Asymmetric):  # whose scores next to the clip have no logit of their own
+        return objective.posterior_from_probs(p, check=False)
     with np.errstate(divide="ignore"):
         miss, hit = log1p(xp, -p), xp.log(p)
     if on_sigmoid:

@@ -118,8 +118,8 @@ class Objective(abc.ABC):
         """Return the true probabilities that belong to scores; prefer `posterior` of the logits.
 
         Softmax scores are in [0, 1] and sum to 1 in each row (within 0.001, in half precision 0.01), sigmoid
-        scores are in [0, 1]; ``check=False`` goes without a look at the values. A score of exactly 0, or of 1
-        from a sigmoid, has no gradient, unless the class says otherwise.
+        scores are in [0, 1]; ``check=False`` goes without a look at the values. At a score of exactly 0, or
+        of 1 from a sigmoid, only `Focal`, `Poly1Focal` and `SigmoidFocal` have a gradient (others give 0).
         """
         given, axis = self._checked_probs("probs", probs, axis, check)
         xp = namespace(given)
@@ -129,7 +129,11 @@ class Objective(abc.ABC):
         return cast(ArrayT, xp.astype(y, given.dtype, copy=False))
 
     def logits(self, posterior: ArrayT, *, axis: int = -1, check: bool = True) -> ArrayT:
-        """Return logits of the risk minimiser: the inverse of `posterior`, of the same shape."""
+        """Return logits of the risk minimiser: the inverse of `posterior`, of the same shape.
+
+        The posterior is in [0, 1] and, unless scores are sigmoids, sums to 1 in each row. Infinite logits
+        have no gradient.
+        """
         name = type(self).__name__
         raise NotImplementedError(f"{name} must define logits(posterior, *, axis=-1), its inverse, for this")
 

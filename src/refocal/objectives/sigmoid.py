@@ -121,13 +121,21 @@ class Asymmetric(_InBlocks):
         nll = -log1p(xp, -xp.where(small, u, 0))
         return active, log_u, xp.where(small, nll, -xp.log(xp.exp(-softplus(xp, z)) + self.clip))
 
-    def _log_odds(self, xp: Namespace, z: Array) -> Array:
+    def _shifted_scores(self, xp: Namespace, p: Array) -> tuple[Array, Array, Array]:
+        """Return the same from scores: next to clip a logit would round p - clip away."""
+        active = p > self.clip
+        u = xp.where(active, p - self.clip, 0.5)
+        small = u < 0.5
+        nll = -log1p(xp, -xp.where(small, u, 0))
+        return active, xp.log(u), xp.where(small, nll, -xp.log((1 - p) + self.clip))
+
+    def _log_odds(self, xp: Namespace, z: Array, shifted: tuple[Array, Array, Array] | None = None) -> Array:
         """Return log(-L_-' / L_+') = log h(p) + log(d L_- / d p_m), of which both rise with z.
 
         The first is log p - gamma_pos log(1-p) - log(1 + gamma_pos rho), rho = e^z log(1 + e^-z); the
         second gamma_neg log u - log(1-u) + log(1 + gamma_neg r), r = (1-u)(-log(1-u)) / u, with u = p_m.
         """
-        active, log_u, nll_u = self._shifted(xp, z)
+        active, log_u, nll_u = self._shifted(xp, z) if shifted is None else shifted
         y = (
             _times(xp, self.gamma_pos, softplus(xp, z))
             + _times(xp, self.gamma_neg, log_u)
@@ -162,6 +170,11 @@ class Asymmetric(_InBlocks):
 
     def _log_posterior(self, xp: Namespace, z: Array, axis: int) -> Array:
         return -softplus(xp, -self._log_odds(xp, z))
+
+    def _posterior_from_probs(self, xp: Namespace, p: Array, axis: int) -> Array:
+        z = self._logits_of_scores(xp, p)
+        shifted = self._shifted_scores(xp, p) if self.clip else None
+        return xp.exp(-softplus(xp, -self._log_odds(xp, z, shifted)))
 
     def _logits(self, xp: Namespace, eta: Array, axis: int) -> Array:
         gp, gn = self.gamma_pos, self.gamma_neg

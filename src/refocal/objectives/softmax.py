@@ -124,8 +124,8 @@ class Poly1Focal(_OnSoftmax):
         set_field(self, "epsilon", check_number("epsilon", self.epsilon, low=-1, rule="finite and >= -1"))
 
     def _losses(self, xp: Namespace, s: Shares, axis: int) -> Array:
-        m = log_complement(xp, s)
-        return xp.exp(self.gamma * m) * (neg_log(xp, s) + self.epsilon * xp.exp(m))
+        masked, nll, m = _is_masked(xp, s), _finite_nll(xp, s), log_complement(xp, s)
+        return xp.where(masked, xp.inf, xp.exp(self.gamma * m) * (nll + self.epsilon * xp.exp(m)))
 
     def _log_posterior(self, xp: Namespace, z: Array, axis: int) -> Array:
         s = shares(xp, z, axis)
@@ -219,7 +219,8 @@ class AsymmetricSingleLabel(_OnSoftmax):
 
     def _losses(self, xp: Namespace, s: Shares, axis: int) -> Array:
         nll, (c1, c2) = neg_log(xp, s), self._shares_of_label(s.q.shape[axis])
-        of_label = c1 * xp.exp(self.gamma_pos * log_complement(xp, s)) * nll
+        of_label = c1 * xp.exp(self.gamma_pos * log_complement(xp, s)) * _finite_nll(xp, s)
+        of_label = xp.where(_is_masked(xp, s), xp.inf, of_label)
         if not c2:
             return of_label
         finite = nll < xp.inf if self.gamma_neg else xp.full_like(s.top, True)
@@ -304,6 +305,15 @@ def _expected(xp: Namespace, losses: Array, labels: Array, axis: int) -> Array:
         return xp.where(xp.any(hit, axis=axis), loss, xp.nan)
     v = xp.astype(labels, losses.dtype, copy=False)
     return xp.sum(v * xp.where((v == 0) & (losses == xp.inf), 0, losses), axis=axis)
+
+
+def _is_masked(xp: Namespace, s: Shares) -> Array:
+    return (s.neg_log_q == xp.inf) & ~s.top
+
+
+def _finite_nll(xp: Namespace, s: Shares) -> Array:
+    """Return -log q with 0 for masked classes, whose infinity would make the gradients of others NaN."""
+    return xp.where(_is_masked(xp, s), 0, neg_log(xp, s))
 
 
 def _excess(xp: Namespace, s: Shares) -> Array:
