@@ -399,8 +399,8 @@ CASES = [
     (
         lambda: check_inverse(OneVsRest(SigmoidFocal(gamma=1.0))),
         ValueError,
-        "objective must be a loss on a sigmoid or a softmax, since of a row of sigmoids the gradients determine "
-        "no distribution, got OneVsRest(binary=SigmoidFocal(gamma=1.0, alpha=0.25, label_smoothing=0.0))",
+        "objective must be a loss on a sigmoid or a softmax, since of a row of sigmoids the gradients "
+        "determine no distribution, got OneVsRest(binary=SigmoidFocal(gamma=1.0, alpha=0.25, label_smoothing=0.0))",
     ),
     (
         lambda: posterior_of(cross_entropy, Z.numpy()),
@@ -476,7 +476,8 @@ CASES = [
     (
         lambda: score_threshold(SigmoidFocal(gamma=[1.0, 2.0, 3.0]), np.array([0.5, 0.5])),
         ValueError,
-        "posterior must have the 3 classes of the objective along its last axis, or length 1 there, got shape (2,)",
+        "posterior must have the 3 classes of the objective along its last axis, or length 1 there, "
+        "got shape (2,)",
     ),
     (
         lambda: score_posterior(2.0, 0.5),

@@ -55,11 +55,12 @@ REFUSED = [
     ),
     (
         lambda: refocal.psi(np.array([[1.0, -1e-9, 1e-9]]), 2.0),
-        f"probs {RULE}-1e-09 in row 0; these look like probabilities with rounding errors: clip them to [0, 1]",
+        f"probs {RULE}-1e-09 in row 0; these look like probabilities with rounding errors: "
+        "clip them to [0, 1]",
     ),
     (
         lambda: refocal.psi(P.T, 2.0),
-        f"probs {RULE}sum 0.832101 in row 0; these sum to 1 along axis 0: use axis=0",
+        f"probs {RULE}sum 0.83272 in row 0; these sum to 1 along axis 0: use axis=0",
     ),
     (lambda: refocal.psi(np.array([[np.inf, 0.0]]), 2.0), f"probs {RULE}inf in row 0{LOGITS}"),
     (
@@ -159,8 +160,8 @@ def test_nothing_is_looked_at_under_tracing():
 )
 def test_probabilities_as_logits_warn(call):
     text = (
-        r"^logits look like probabilities, as every row is in \[0, 1\] with sum 1: give the scores before the "
-        r"softmax, or use psi or posterior_from_probs$"
+        r"^logits look like probabilities, as every row is in \[0, 1\] with sum 1: give the scores before "
+        r"the softmax, or use psi or posterior_from_probs$"
     )
     with pytest.warns(SuspiciousInputWarning, match=text) as caught:
         call(P)
