@@ -400,7 +400,8 @@ CASES = [
         lambda: check_inverse(OneVsRest(SigmoidFocal(gamma=1.0))),
         ValueError,
         "objective must be a loss on a sigmoid or a softmax, since of a row of sigmoids the gradients "
-        "determine no distribution, got OneVsRest(binary=SigmoidFocal(gamma=1.0, alpha=0.25, label_smoothing=0.0))",
+        "determine no distribution, got OneVsRest(binary="
+        "SigmoidFocal(gamma=1.0, alpha=0.25, label_smoothing=0.0))",
     ),
     (
         lambda: posterior_of(cross_entropy, Z.numpy()),

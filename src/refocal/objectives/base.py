@@ -190,22 +190,25 @@ def _is_ours(kind: type[Objective]) -> bool:
 class _InBlocks(Objective):
     """Objectives that are given by two functions on blocks of rows, in the dtype to compute in."""
 
-    def log_posterior(self, logits: Any, *, axis: int = -1) -> Any:
+    def log_posterior(self, logits: ArrayT, *, axis: int = -1) -> ArrayT:
         """Return the logarithm of `posterior`."""
         logits, axis = self._checked("logits", logits, axis)
         if self.scores == "softmax":
             warn_if_probs("logits", logits, axis)
-        return map_rows(self._log_posterior, logits, *self._parameters(logits, axis), axis=axis)
+        y: ArrayT = map_rows(self._log_posterior, logits, *self._parameters(logits, axis), axis=axis)
+        return y
 
-    def posterior_from_probs(self, probs: Any, *, axis: int = -1, check: bool = True) -> Any:
+    def posterior_from_probs(self, probs: ArrayT, *, axis: int = -1, check: bool = True) -> ArrayT:
         """Return the true probabilities that belong to scores; prefer `posterior` of the logits."""
         probs, axis = self._checked_probs("probs", probs, axis, check)
-        return map_rows(self._posterior_from_probs, probs, *self._parameters(probs, axis), axis=axis)
+        y: ArrayT = map_rows(self._posterior_from_probs, probs, *self._parameters(probs, axis), axis=axis)
+        return y
 
-    def logits(self, posterior: Any, *, axis: int = -1, check: bool = True) -> Any:
+    def logits(self, posterior: ArrayT, *, axis: int = -1, check: bool = True) -> ArrayT:
         """Return the logits of the risk minimiser: the inverse of `posterior`, -inf for a score of 0."""
         posterior, axis = self._checked_probs("posterior", posterior, axis, check)
-        return map_rows(self._logits, posterior, *self._parameters(posterior, axis), axis=axis)
+        y: ArrayT = map_rows(self._logits, posterior, *self._parameters(posterior, axis), axis=axis)
+        return y
 
     def _parameters(self, like: Array, axis: int) -> tuple[Any, ...]:
         """Return numbers, or arrays that broadcast against ``like``, for the functions below."""

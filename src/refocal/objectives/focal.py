@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from refocal._arrays import (
     Array,
+    ArrayT,
     HasShape,
     Namespace,
     Numbers,
@@ -92,14 +93,14 @@ class Focal(_InBlocks):
             loss = (1 - self.label_smoothing) * loss + self.label_smoothing * even
         return loss
 
-    def log_posterior(self, logits: Any, *, axis: int = -1) -> Any:
+    def log_posterior(self, logits: ArrayT, *, axis: int = -1) -> ArrayT:
         """Return the logarithm of `posterior`."""
         gamma = self.plain_gamma
         return (
             super().log_posterior(logits, axis=axis) if gamma is None else log_psi(logits, gamma, axis=axis)
         )
 
-    def posterior_from_probs(self, probs: Any, *, axis: int = -1, check: bool = True) -> Any:
+    def posterior_from_probs(self, probs: ArrayT, *, axis: int = -1, check: bool = True) -> ArrayT:
         """Return the true probabilities that belong to softmax scores; prefer `posterior` of the logits."""
         gamma = self.plain_gamma
         if gamma is None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from refocal._arrays import (
     Array,
+    ArrayT,
     Namespace,
     at_most,
     concrete,
@@ -248,22 +249,25 @@ class OneVsRest(Objective):
             return xp.where(wrong, xp.nan, loss)
         return xp.sum(self.binary.loss(logits, labels, axis=axis), axis=axis)
 
-    def log_posterior(self, logits: Any, *, axis: int = -1) -> Any:
+    def log_posterior(self, logits: ArrayT, *, axis: int = -1) -> ArrayT:
         """Return the logarithm of `posterior`."""
         logits, axis = check_scores("logits", logits, axis)
         y = self.binary.log_posterior(logits, axis=axis)
-        return map_rows(log_softmax, y, axis=axis)
+        normalised: ArrayT = map_rows(log_softmax, y, axis=axis)
+        return normalised
 
-    def posterior_from_probs(self, probs: Any, *, axis: int = -1, check: bool = True) -> Any:
+    def posterior_from_probs(self, probs: ArrayT, *, axis: int = -1, check: bool = True) -> ArrayT:
         """Return the true probabilities that belong to sigmoid scores; prefer `posterior` of the logits."""
         probs, axis = self._checked_probs("probs", probs, axis, check)
         p = self.binary.posterior_from_probs(probs, axis=axis, check=False)
-        return p / total(namespace(p), p, axis)
+        normalised: ArrayT = p / total(namespace(p), p, axis)
+        return normalised
 
-    def logits(self, posterior: Any, *, axis: int = -1, check: bool = True) -> Any:
+    def logits(self, posterior: ArrayT, *, axis: int = -1, check: bool = True) -> ArrayT:
         """Return the logits of the risk minimiser: the inverse of `posterior`."""
         posterior, axis = self._checked_probs("posterior", posterior, axis, check)
-        return self.binary.logits(posterior, axis=axis, check=False)
+        z: ArrayT = self.binary.logits(posterior, axis=axis, check=False)
+        return z
 
 
 def _root(
