@@ -30,9 +30,11 @@ def measure_times(shape: tuple[int, int], repeats: int) -> dict[str, float]:
             "numpy softmax": lambda: scipy.special.softmax(logits, axis=-1),
             "numpy log_psi": lambda: refocal.log_psi(logits, GAMMA),
             "numpy psi": lambda: refocal.psi(probs, GAMMA),
+            "numpy psi without check": lambda: refocal.psi(probs, GAMMA, check=False),
             "torch softmax": lambda: torch.softmax(t_logits, -1),
             "torch log_psi": lambda: refocal.log_psi(t_logits, GAMMA),
             "torch psi": lambda: refocal.psi(t_probs, GAMMA),
+            "torch psi without check": lambda: refocal.psi(t_probs, GAMMA, check=False),
         },
         repeats,
     )

@@ -136,7 +136,7 @@ def test_phi_and_h_against_mpmath():
     assert refocal.phi(1.0, 2.0) == 0
     assert refocal.h(1.0, 2.0) == np.inf
     assert refocal.h(0.0, 2.0) == 0
-    assert np.isnan(refocal.phi(1.5, 0.5))
+    assert np.isnan(refocal.phi(1.5, 0.5, check=False))
 
 
 def test_phi_and_h_on_every_library(backend):
@@ -198,7 +198,7 @@ def test_equals_stay_equal():
         q = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
         q[:, 2] = q[:, 1]
         q[:, 0] = 0
-        for x, f in ((z, refocal.log_psi), (q, refocal.psi)):
+        for x, f in ((z, refocal.log_psi), (q, functools.partial(refocal.psi, check=False))):
             for y in (
                 f(x, 2.0),
                 f(x, np.full(50, 2.0)),
@@ -247,7 +247,9 @@ def test_half_precision_is_computed_in_float32(dtype):
     y = refocal.log_psi(z, 2.0)
     assert y.dtype == dtype
     assert torch.equal(y, refocal.log_psi(z.float(), 2.0).to(dtype))
-    assert torch.equal(refocal.psi(z.softmax(-1), 2.0), refocal.psi(z.softmax(-1).float(), 2.0).to(dtype))
+    assert torch.equal(
+        refocal.psi(z.softmax(-1), 2.0), refocal.psi(z.softmax(-1).float(), 2.0, check=False).to(dtype)
+    )
     labels = torch.arange(50) % 6
     assert torch.equal(
         refocal.focal_loss(z, labels, 2.0), refocal.focal_loss(z.float(), labels, 2.0).to(dtype)
@@ -270,7 +272,7 @@ def test_the_input_is_left_alone():
     z = np.random.default_rng(4).normal(size=(100, 7))
     before = z.copy()
     refocal.log_psi(z, 2.0)
-    refocal.psi(np.abs(z), 2.0)
+    refocal.psi(np.abs(z), 2.0, check=False)
     np.testing.assert_array_equal(z, before)
     t = torch.from_numpy(z)
     refocal.log_psi(t, 2.0)

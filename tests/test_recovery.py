@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 
 import refocal.recovery
-from refocal import Focal, SigmoidFocal, focal_loss, log_psi
+from refocal import Focal, SigmoidFocal, check_inverse, focal_loss, log_psi, score_posterior, score_threshold
 from refocal.objectives import Asymmetric, GeneralizedCrossEntropy, OneVsRest, Poly1Focal
-from refocal.recovery import Recovered, posterior_of, score_posterior, score_threshold
+from refocal.recovery import Recovered, posterior_of
 
 ETA = np.random.default_rng(0).dirichlet(np.full(4, 3.0), size=5)
 
@@ -393,12 +393,15 @@ def test_the_ends():
         assert score_posterior(spec, jnp.asarray(ends)).tolist() == [0, 1]
 
 
+LOGITS = "; these look like logits: use posterior(logits)"
+
 CASES = [
     (
-        lambda: score_threshold(OneVsRest(SigmoidFocal(gamma=1.0))),
+        lambda: check_inverse(OneVsRest(SigmoidFocal(gamma=1.0))),
         ValueError,
-        "objective must be a loss on a sigmoid or a softmax, got "
-        "OneVsRest(binary=SigmoidFocal(gamma=1.0, alpha=0.25, label_smoothing=0.0))",
+        "objective must be a loss on a sigmoid or a softmax, since of a row of sigmoids the gradients "
+        "determine no distribution, got OneVsRest(binary="
+        "SigmoidFocal(gamma=1.0, alpha=0.25, label_smoothing=0.0))",
     ),
     (
         lambda: posterior_of(cross_entropy, Z.numpy()),
@@ -448,7 +451,11 @@ CASES = [
     (lambda: posterior_of(cross_entropy, Z, rtol=-1), ValueError, "rtol must be >= 0, got -1"),
     (lambda: posterior_of(cross_entropy, Z, rtol=math.nan), ValueError, "rtol must be >= 0, got nan"),
     (lambda: posterior_of(cross_entropy, Z, rtol="1"), TypeError, "rtol must be a number, got '1'"),
-    (lambda: score_threshold(SigmoidFocal(), 1.5), ValueError, "posterior must be in [0, 1], got 1.5"),
+    (
+        lambda: score_threshold(SigmoidFocal(), 1.5),
+        ValueError,
+        "posterior must be in [0, 1], got 1.5" + LOGITS,
+    ),
     (lambda: score_threshold(SigmoidFocal(), math.nan), ValueError, "posterior must be in [0, 1], got nan"),
     (lambda: score_threshold(SigmoidFocal(), True), TypeError, "posterior must be a number, got True"),
     (
@@ -459,7 +466,7 @@ CASES = [
     (
         lambda: score_posterior(SigmoidFocal(), torch.tensor([0.5, -0.5])),
         ValueError,
-        "score must be in [0, 1], got -0.5",
+        "score must be in [0, 1], got -0.5 in row 1" + LOGITS,
     ),
     (
         lambda: score_threshold(Focal(weight=[1.0, 2.0, 3.0])),
@@ -470,7 +477,8 @@ CASES = [
     (
         lambda: score_threshold(SigmoidFocal(gamma=[1.0, 2.0, 3.0]), np.array([0.5, 0.5])),
         ValueError,
-        "gamma must have one number for each of the 2 classes, got 3",
+        "posterior must have the 3 classes of the objective along its last axis, or length 1 there, "
+        "got shape (2,)",
     ),
     (
         lambda: score_posterior(2.0, 0.5),

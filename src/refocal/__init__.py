@@ -6,6 +6,7 @@ form that gives the posterior back; `Focal` and `SigmoidFocal` are losses that k
 
 from types import ModuleType as _ModuleType
 
+from refocal._checks import SuspiciousInputWarning
 from refocal.calibration import (
     FocalTemperatureScaling,
     Method,
@@ -44,7 +45,8 @@ from refocal.objectives import (
     SigmoidFocal,
     objective_from_dict,
 )
-from refocal.recovery import Recovered, posterior_of, score_posterior, score_threshold
+from refocal.recovery import Recovered, check_inverse, posterior_of
+from refocal.thresholds import score_posterior, score_threshold
 
 __version__ = "0.1.0"
 
@@ -65,11 +67,13 @@ __all__ = [
     "Recovered",
     "Selection",
     "SigmoidFocal",
+    "SuspiciousInputWarning",
     "TemperatureScaling",
     "__version__",
     "adaptive_ece",
     "brier",
     "calibration_test",
+    "check_inverse",
     "choose_calibration",
     "classwise_ece",
     "conditional_risk",

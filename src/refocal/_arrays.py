@@ -8,15 +8,32 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import array_api_compat as aac
 import numpy as np
 
 Array: TypeAlias = Any
 """An array of any library (the array API standard has no type for it)."""
+
+
+class HasShape(Protocol):
+    """What a type checker takes for an array: NumPy's, PyTorch's and JAX's have it, lists have not."""
+
+    @property
+    def shape(self) -> Any:
+        """The lengths of the axes."""
+
+
+ArrayT = TypeVar("ArrayT", bound=HasShape)
+"""An array whose library is that of the result, too."""
+
+Numbers: TypeAlias = float | Iterable[float] | HasShape
+"""A number, or a list or an array of numbers."""
+
+NumPyArray: TypeAlias = np.ndarray[Any, Any]
 
 Namespace: TypeAlias = Any
 
@@ -107,6 +124,20 @@ def concrete(x: Array) -> np.ndarray[Any, Any] | None:
         return np.asarray(x)
     except Exception:  # each library has its own refusal for a traced array
         return None
+
+
+def at_hand(x: Array) -> Array | None:
+    """Return the values, as a plain tensor or a NumPy array, or None where a look would wait or do harm.
+
+    Unlike `concrete` it copies nothing, and leaves tensors alone whose operations somebody follows.
+    """
+    if is_torch(x):
+        return x.detach() if x.device.type == "cpu" and are_plain_tensors(x) else None
+    if is_jax(x):
+        jax = sys.modules["jax"]
+        if isinstance(x, jax.core.Tracer) or any(d.platform != "cpu" for d in x.devices()):
+            return None
+    return concrete(x)
 
 
 def stop_gradient(x: Array) -> Array:

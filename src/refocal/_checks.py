@@ -4,18 +4,52 @@ from __future__ import annotations
 
 import math
 import numbers
+import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from refocal._arrays import Array, as_array, concrete, device, is_float, is_integer, namespace, working_dtype
+from refocal._arrays import (
+    Array,
+    as_array,
+    at_hand,
+    concrete,
+    device,
+    is_float,
+    is_integer,
+    is_numpy,
+    is_torch,
+    namespace,
+    quiet,
+    working_dtype,
+)
 
 LARGEST_GAMMA = 1e9
 """What a larger gamma counts as: beyond it no digit of the result is left, and products overflow."""
 
 LEVEL = 0.95
 """Of every interval, where the caller does not say."""
+
+TOLERANCE, HALF_TOLERANCE = 1e-3, 1e-2
+"""How far from 1 the sum of a row of probabilities may be; the second in half precision."""
+
+SAMPLE = 2000
+"""Rows that a look for probabilities in the place of logits takes."""
+
+
+class SuspiciousInputWarning(UserWarning):
+    """Input that is possible, but looks like something else than what was asked for.
+
+    Example:
+        >>> import warnings, refocal
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
+        ...     _ = refocal.log_psi(np.array([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]]), gamma=2.0)
+        >>> caught[0].category.__name__
+        'SuspiciousInputWarning'
+    """
 
 
 def check_floats(name: str, x: Any) -> Array:
@@ -143,7 +177,7 @@ def check_gamma(gamma: object, like: Array, axis: int | None = None) -> Array | 
 
 def check_positive_gamma(gamma: object) -> Array | float:
     """Return gamma as a float or a floating point array of its own library, > 0."""
-    if isinstance(gamma, numbers.Real):
+    if isinstance(gamma, (numbers.Real, str, bytes)) or gamma is None:
         number = check_number("gamma", gamma, low=0, rule="finite and > 0")
         if number == 0:
             raise ValueError(f"gamma must be finite and > 0, got {gamma!r}")
@@ -155,6 +189,127 @@ def check_positive_gamma(gamma: object) -> Array | float:
     if values is not None:
         check_values("gamma", values, np.isfinite(values) & (values > 0), "finite and > 0")
     return given
+
+
+def check_probs(name: str, x: Array, axis: int | None, check: bool = True) -> None:
+    """Raise where values are no probabilities: in [0, 1] and, in each row along ``axis``, with sum 1.
+
+    Without an axis each entry is a probability of its own. Values are looked at where they are at hand:
+    NumPy arrays, and outside tracing CPU tensors and JAX arrays on the CPU. Rows with a NaN pass.
+    """
+    if not isinstance(check, bool):
+        raise TypeError(f"check must be True or False, got {check!r}")
+    values = at_hand(x) if check else None
+    if values is None or 0 in values.shape:
+        return
+    is_half = working_dtype(values) != values.dtype
+    tolerance = HALF_TOLERANCE if is_half and axis is not None else TOLERANCE
+    with quiet(values):
+        if axis is None:
+            good = values.min() >= 0 and values.max() <= 1
+        else:  # then no entry is much above 1 either
+            sums = _sums(values, axis, is_half)
+            good = sums.min() >= 1 - tolerance and sums.max() <= 1 + tolerance and values.min() >= 0
+    if not good:  # or a NaN: look more closely
+        _check_closely(name, values, axis, tolerance)
+
+
+def _sums(values: Array, axis: int, is_half: bool) -> Array:
+    if is_torch(values):
+        return values.sum(dim=axis, dtype=sys.modules["torch"].float32 if is_half else None)
+    if axis == values.ndim - 1 and not is_half and values.flags.c_contiguous:
+        return values @ np.ones(values.shape[axis], values.dtype)  # NumPy sums short rows slowly
+    return values.sum(axis=axis, dtype=np.float32 if is_half else None)
+
+
+def _check_closely(name: str, values: Array, axis: int | None, tolerance: float) -> None:
+    """Raise with the first row that has no probabilities, and with what they look like."""
+    given = np.asarray(values.double() if is_torch(values) else values, dtype=np.float64)
+    v = given[..., None] if axis is None else np.moveaxis(given, axis, -1)
+    known = np.asarray(~np.isnan(v).any(axis=-1))
+    outside = known[..., None] & ((v < 0) | (v > (1 if axis is None else 1 + tolerance)))
+    with np.errstate(invalid="ignore"):
+        off = np.zeros_like(known) if axis is None else known & ~(np.abs(v.sum(axis=-1) - 1) <= tolerance)
+    wrong = outside.any(axis=-1) | off
+    if not wrong.any():
+        return
+    first = tuple(int(i) for i in np.argwhere(wrong)[0])
+    entries = outside[first]
+    got = f"{v[first][entries][0]:.6g}" if entries.any() else f"sum {v[first].sum():.6g}"
+    place = "" if not first else f" in row {first[0]}" if len(first) == 1 else f" at {first}"
+    if axis is None:
+        raise ValueError(f"{name} must be in [0, 1], got {got}{place}{_resemblance(v[known], False)}")
+    other = _other_axis(given, axis, tolerance)
+    like = (
+        _resemblance(v[known], True)
+        if other is None
+        else f"; these sum to 1 along axis {other}: use axis={other}"
+    )
+    raise ValueError(
+        f"{name} must be probabilities, in [0, 1] and with sum 1 in each row (within {tolerance:g}), "
+        f"got {got}{place}{like}"
+    )
+
+
+def _resemblance(v: np.ndarray[Any, Any], in_rows: bool) -> str:
+    """Say what numbers that are no probabilities look like."""
+    low, high, sums = v.min(), v.max(), v.sum(axis=-1)
+    if -TOLERANCE <= low and high <= 1 + TOLERANCE and (not in_rows or np.abs(sums - 1).max() <= TOLERANCE):
+        return "; these look like probabilities with rounding errors: clip them to [0, 1]"
+    if low >= 0 and high > 1 and high <= 101 and (np.abs(sums - 100).max() <= 1 if in_rows else high > 20):
+        return "; these look like percentages: divide by 100"
+    if low < 0 or high > 1 + TOLERANCE:
+        use = "posterior(logits) or log_psi(logits)" if in_rows else "posterior(logits)"
+        return f"; these look like logits: use {use}"
+    if np.abs(sums - 1).max() <= 0.05:
+        return "; these look like rounded probabilities: divide each row by its sum"
+    return "; these look like independent sigmoid scores: use SigmoidFocal"
+
+
+def _other_axis(v: np.ndarray[Any, Any], axis: int, tolerance: float) -> int | None:
+    if not (v.min() >= 0 and v.max() <= 1):
+        return None
+    others = (i for i in range(v.ndim) if i != axis and v.shape[i] > 1)
+    return next((i for i in others if np.abs(v.sum(axis=i) - 1).max() <= tolerance), None)
+
+
+def warn_if_probs(name: str, logits: Array, axis: int = -1) -> None:
+    """Warn where logits look like probabilities: every row in [0, 1] and with sum 1, not all of them one-hot.
+
+    Looks at some rows, where values are at hand. A single row of two classes says too little.
+    """
+    values = at_hand(logits)
+    if values is None or values.ndim == 0 or 0 in values.shape:
+        return
+    k = values.shape[axis]
+    n = math.prod(values.shape) // k
+    if k < 2 or (n == 1 and k == 2):
+        return
+    one = values[tuple(slice(None) if i == axis % values.ndim else 0 for i in range(values.ndim))]
+    with quiet(values):
+        if not (one.min() >= 0 and abs(float(one.sum()) - 1) <= HALF_TOLERANCE):  # mostly it ends here
+            return
+        rows = np.moveaxis(values, axis, -1) if is_numpy(values) else values.movedim(axis, -1)
+        rows = rows.reshape((n, k))[:SAMPLE]
+        rows = np.asarray(rows if is_numpy(rows) else rows.double(), dtype=np.float64)
+        if not (rows.min() >= 0 and np.abs(rows.sum(axis=-1) - 1).max() <= TOLERANCE):
+            return
+    if ((rows == 0) | (rows == 1)).all():
+        return
+    warnings.warn(
+        f"{name} look like probabilities, as every row is in [0, 1] with sum 1: give the scores before the "
+        "softmax, or use psi or posterior_from_probs",
+        SuspiciousInputWarning,
+        stacklevel=_levels_to_the_caller(),
+    )
+
+
+def _levels_to_the_caller() -> int:
+    """Return at which level of the stack the code is that called refocal."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "refocal":
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def check_values(name: str, values: np.ndarray[Any, Any], good: np.ndarray[Any, Any], rule: str) -> None:

@@ -7,20 +7,29 @@ class posterior. They say nothing about a finite sample, unlike the usual over- 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+import numbers
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, overload
 
 from refocal._arrays import (
     Array,
+    ArrayT,
     Namespace,
+    Numbers,
+    NumPyArray,
     as_array,
     log1p,
     namespace,
     quiet,
     shares_of_probs,
+    stop_gradient,
     working_dtype,
 )
-from refocal._checks import check_gamma, check_positive_gamma, check_scores
-from refocal.focal import Gamma, log_phi
+from refocal._checks import check_gamma, check_positive_gamma, check_probs, check_scores
+from refocal.focal import log_phi
+
+Function: TypeAlias = Callable[[Namespace, Array, Array], tuple[Array, Array]]
+"""Of w = log v and gamma: a value and its derivative by w."""
 
 BISECTIONS = 64
 """Halvings of the bracket of log tau: enough for every bit of float64."""
@@ -44,7 +53,13 @@ class Confidence(enum.IntEnum):
     """The largest score alone does not tell."""
 
 
-def tau_oc(gamma: Gamma) -> Array:
+@overload
+def tau_oc(gamma: float) -> float: ...
+@overload
+def tau_oc(gamma: ArrayT) -> ArrayT: ...
+@overload
+def tau_oc(gamma: Sequence[float]) -> NumPyArray: ...
+def tau_oc(gamma: Numbers) -> Any:
     r"""Return the score up to which the focal minimiser is always eta-overconfident.
 
     .. math:: \tau_{oc} = \arg\max_v \varphi^\gamma(v)
@@ -56,7 +71,8 @@ def tau_oc(gamma: Gamma) -> Array:
         gamma: A number > 0, or an array of any shape.
 
     Returns:
-        A float for a number, an array of gamma's kind and shape otherwise.
+        A float for a number, an array of gamma's kind and shape otherwise, with the first two derivatives
+        by gamma under autograd.
 
     Example:
         >>> round(tau_oc(2.0), 6)
@@ -65,7 +81,13 @@ def tau_oc(gamma: Gamma) -> Array:
     return _taus(gamma)[0]
 
 
-def tau_uc(gamma: Gamma) -> Array:
+@overload
+def tau_uc(gamma: float) -> float: ...
+@overload
+def tau_uc(gamma: ArrayT) -> ArrayT: ...
+@overload
+def tau_uc(gamma: Sequence[float]) -> NumPyArray: ...
+def tau_uc(gamma: Numbers) -> Any:
     r"""Return the score from which on the focal minimiser is always eta-underconfident.
 
     .. math:: \varphi^\gamma(\tau_{uc}) = 1, \quad \tau_{oc} < \tau_{uc} < 1/2
@@ -76,7 +98,8 @@ def tau_uc(gamma: Gamma) -> Array:
         gamma: A number > 0, or an array of any shape.
 
     Returns:
-        A float for a number, an array of gamma's kind and shape otherwise.
+        A float for a number, an array of gamma's kind and shape otherwise, with the first two derivatives
+        by gamma under autograd.
 
     Example:
         >>> round(tau_uc(2.0), 6)
@@ -85,7 +108,13 @@ def tau_uc(gamma: Gamma) -> Array:
     return _taus(gamma)[1]
 
 
-def eta_confidence(probs: Array, gamma: Gamma, *, axis: int = -1) -> Array:
+@overload
+def eta_confidence(probs: ArrayT, gamma: Numbers, *, axis: int = -1, check: bool = True) -> ArrayT: ...
+@overload
+def eta_confidence(
+    probs: Sequence[Any], gamma: Numbers, *, axis: int = -1, check: bool = True
+) -> NumPyArray: ...
+def eta_confidence(probs: Any, gamma: Numbers, *, axis: int = -1, check: bool = True) -> Any:
     r"""Return whether a focal minimiser is eta-under- or overconfident, by psi, for every row.
 
     .. math:: \mathrm{sign}\bigl(\max_i q_i - \max_i \Psi^\gamma_i(q)\bigr)
@@ -93,9 +122,10 @@ def eta_confidence(probs: Array, gamma: Gamma, *, axis: int = -1) -> Array:
     computed as the sign of sum_j q_j (phi(q_top) / phi(q_j) - 1), which cancels nowhere.
 
     Args:
-        probs: Softmax scores q of the minimiser, K >= 2 of them along ``axis``.
+        probs: Softmax scores q of the minimiser, K >= 2 of them along ``axis``, in each row with sum 1.
         gamma: The gamma of the training: a number >= 0, or an array that broadcasts over the rows.
         axis: The class axis.
+        check: Whether to look at the values, where they are at hand (not under tracing, nor on a GPU).
 
     Returns:
         Small integers, -1 (under), 0 (equal) or +1 (over), of probs' shape without the class axis.
@@ -107,6 +137,7 @@ def eta_confidence(probs: Array, gamma: Gamma, *, axis: int = -1) -> Array:
     """
     probs, axis = check_scores("probs", probs, axis)
     gamma = check_gamma(gamma, probs, axis)
+    check_probs("probs", probs, axis, check)
     xp = namespace(probs)
     q = xp.astype(probs, working_dtype(probs), copy=False)
     with quiet(q):
@@ -118,7 +149,13 @@ def eta_confidence(probs: Array, gamma: Gamma, *, axis: int = -1) -> Array:
     return xp.astype(code, xp.int8, copy=False)
 
 
-def confidence_region(probs: Array, gamma: Gamma, *, axis: int = -1) -> Array:
+@overload
+def confidence_region(probs: ArrayT, gamma: Numbers, *, axis: int = -1, check: bool = True) -> ArrayT: ...
+@overload
+def confidence_region(
+    probs: Sequence[Any], gamma: Numbers, *, axis: int = -1, check: bool = True
+) -> NumPyArray: ...
+def confidence_region(probs: Any, gamma: Numbers, *, axis: int = -1, check: bool = True) -> Any:
     r"""Return what the largest score alone tells about a focal minimiser (Theorem 8).
 
     With q the largest score: OVER for q <= tau_oc, UNDER for q >= tau_uc, AMBIGUOUS between the two,
@@ -126,9 +163,10 @@ def confidence_region(probs: Array, gamma: Gamma, *, axis: int = -1) -> Array:
     of the classes and 0 elsewhere (the paper's set S^K, compared exactly), and everywhere if gamma is 0.
 
     Args:
-        probs: Softmax scores of the minimiser, K >= 2 of them along ``axis``.
+        probs: Softmax scores of the minimiser, K >= 2 of them along ``axis``, in each row with sum 1.
         gamma: The gamma of the training: a number >= 0, or an array that broadcasts over the rows.
         axis: The class axis.
+        check: Whether to look at the values, where they are at hand (not under tracing, nor on a GPU).
 
     Returns:
         Codes of `Confidence`, small integers, of probs' shape without the class axis.
@@ -140,6 +178,7 @@ def confidence_region(probs: Array, gamma: Gamma, *, axis: int = -1) -> Array:
     """
     probs, axis = check_scores("probs", probs, axis)
     gamma = check_gamma(gamma, probs, axis)
+    check_probs("probs", probs, axis, check)
     xp = namespace(probs)
     q = xp.astype(probs, working_dtype(probs), copy=False)
     largest = xp.max(q, axis=axis, keepdims=True)
@@ -147,7 +186,7 @@ def confidence_region(probs: Array, gamma: Gamma, *, axis: int = -1) -> Array:
     if isinstance(gamma, float):
         gamma = xp.asarray(gamma, dtype=q.dtype)
     equal = equal | (gamma == 0)
-    low, high = _bisect_taus(xp, xp.where(gamma == 0, 1, gamma))
+    low, high = _roots(xp, stop_gradient(xp.where(gamma == 0, 1, gamma)))
     code = xp.full_like(largest, int(Confidence.AMBIGUOUS), dtype=xp.int8)
     code = xp.where(largest <= low, int(Confidence.OVER), code)
     code = xp.where(largest >= high, int(Confidence.UNDER), code)
@@ -155,32 +194,69 @@ def confidence_region(probs: Array, gamma: Gamma, *, axis: int = -1) -> Array:
     return xp.squeeze(xp.astype(code, xp.int8, copy=False), axis=axis)
 
 
-def _taus(gamma: Gamma) -> tuple[Array, Array]:
+def _taus(gamma: Numbers) -> tuple[Array, Array]:
     given = as_array(check_positive_gamma(gamma))
     xp = namespace(given)
-    low, high = _bisect_taus(xp, xp.astype(given, working_dtype(given), copy=False))
-    if isinstance(gamma, (int, float)):
+    low, high = _roots(xp, xp.astype(given, working_dtype(given), copy=False))
+    if isinstance(gamma, numbers.Real):
         return float(low), float(high)
     return xp.astype(low, given.dtype, copy=False), xp.astype(high, given.dtype, copy=False)
 
 
-def _bisect_taus(xp: Namespace, gamma: Array) -> tuple[Array, Array]:
-    def slope(v: Array, log_v: Array) -> Array:  # has the sign of phi's derivative
-        return 2 * v - 2 - log_v + gamma * v * log_v
-
-    def excess(v: Array, log_v: Array) -> Array:  # log phi / gamma
-        return log1p(xp, -v) + log1p(xp, gamma * (-v * log_v / (1 - v))) / gamma
-
+def _roots(xp: Namespace, gamma: Array) -> tuple[Array, Array]:
+    """Return tau_oc and tau_uc."""
+    fixed = stop_gradient(gamma)
     # (1 + gamma) tau_oc grows from 0.2032 at gamma = 0 to 1 at infinity.
-    low = _bisect(xp, slope, xp.log(0.2 / (1 + gamma)), xp.log(1 / (1 + gamma)))
-    high = _bisect(xp, excess, low, xp.log(0.5 + 0 * gamma))
+    low = _bisect(xp, _slope_of_phi, fixed, xp.log(0.2 / (1 + fixed)), xp.log(1 / (1 + fixed)))
+    high = _bisect(xp, _excess_of_phi, fixed, low, xp.log(0.5 + 0 * fixed))
+    if fixed is not gamma:
+        low = _with_gradient(xp, _slope_of_phi, low, gamma)
+        high = _with_gradient(xp, _excess_of_phi, high, gamma)
     return xp.exp(low), xp.exp(high)
 
 
-def _bisect(xp: Namespace, f: Callable[[Array, Array], Array], low: Array, high: Array) -> Array:
-    """Return where f(v, log v) falls through 0, as log v, between two bounds of log v."""
+def _slope_of_phi(xp: Namespace, w: Array, gamma: Array) -> tuple[Array, Array]:
+    """Return a function of w = log v with the sign of phi's derivative, and its own derivative by w."""
+    v = xp.exp(w)
+    return 2 * v - 2 - w + gamma * v * w, 2 * v - 1 + gamma * v * (w + 1)
+
+
+def _excess_of_phi(xp: Namespace, w: Array, gamma: Array) -> tuple[Array, Array]:
+    """Return log(phi) / gamma, a function of w = log v, and its derivative by w."""
+    v = xp.exp(w)
+    odds = v / (1 - v)
+    r = -w * odds
+    return log1p(xp, -v) + r * _log1p_ratio(xp, gamma * r), -odds + (r / (1 - v) - odds) / (1 + gamma * r)
+
+
+def _log1p_ratio(xp: Namespace, x: Array) -> Array:
+    """Return log(1 + x) / x for x >= 0, by its series where derivatives of the quotient would cancel."""
+    small = x < 1 / 16
+    y = xp.where(small, x, 0)
+    series = xp.zeros_like(y)
+    for k in range(15, 0, -1):
+        series = 1 / k - y * series
+    x = xp.where(small, 1, x)
+    return xp.where(small, series, log1p(xp, x) / x)
+
+
+def _bisect(xp: Namespace, f: Function, gamma: Array, low: Array, high: Array) -> Array:
+    """Return where f falls through 0, as w = log v, between two bounds of it."""
     for _ in range(BISECTIONS):
         middle = 0.5 * (low + high)
-        right = f(xp.exp(middle), middle) > 0
+        right = f(xp, middle, gamma)[0] > 0
         low, high = xp.where(right, middle, low), xp.where(right, high, middle)
     return 0.5 * (low + high)
+
+
+def _with_gradient(xp: Namespace, f: Function, root: Array, gamma: Array) -> Array:
+    """Return a root of f with the first two derivatives by gamma of the implicit function.
+
+    Each Newton step with a fixed slope gives one more derivative; the value stays that of the root.
+    """
+    steepness = stop_gradient(f(xp, root, stop_gradient(gamma))[1])
+    w = root
+    for _ in range(2):
+        step = f(xp, w, gamma)[0] / steepness
+        w = w - (step - stop_gradient(step))
+    return w

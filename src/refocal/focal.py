@@ -7,13 +7,17 @@ classes. Every function takes NumPy, PyTorch or JAX arrays and returns the same 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, overload
 
 import numpy as np
 
 from refocal._arrays import (
     Array,
+    ArrayT,
     Namespace,
+    Numbers,
+    NumPyArray,
     Shares,
     as_array,
     at_top,
@@ -33,50 +37,72 @@ from refocal._arrays import (
     total,
     working_dtype,
 )
-from refocal._checks import check_gamma, check_labels, check_same_shape, check_scores
+from refocal._checks import (
+    check_floats,
+    check_gamma,
+    check_labels,
+    check_probs,
+    check_same_shape,
+    check_scores,
+    warn_if_probs,
+)
 
 Gamma = Array | float
 
 
-def phi(v: Array, gamma: Gamma) -> Array:
+@overload
+def phi(v: ArrayT, gamma: Numbers, *, check: bool = True) -> ArrayT: ...
+@overload
+def phi(v: Sequence[Any], gamma: Numbers, *, check: bool = True) -> NumPyArray: ...
+def phi(v: Any, gamma: Numbers, *, check: bool = True) -> Any:
     r"""Return the paper's varphi, entry by entry.
 
     .. math:: \varphi^\gamma(v) = (1-v)^\gamma - \gamma (1-v)^{\gamma-1} v \log v
 
     It rises from phi(0) = 1 to its largest value at `tau_oc` and falls through 1 at `tau_uc` to
     phi(1) = 0 (for gamma = 0 it is 1 everywhere). It is also minus the derivative of the focal loss
-    by log v.
+    by log v. At 0 it rises infinitely steeply, so there it has no gradient under autograd.
 
     Args:
         v: Scores in [0, 1], of any shape.
         gamma: A number >= 0, or an array that broadcasts to v.
+        check: Whether to look at the values, where they are at hand (not under tracing, nor on a GPU).
 
     Example:
         >>> phi([0.0, 0.1, 0.5, 1.0], gamma=2.0).round(4)
         array([1.    , 1.2245, 0.5966, 0.    ])
     """
-    return _elementwise(_phi, v, gamma)
+    return _elementwise(_phi, v, gamma, check)
 
 
-def h(v: Array, gamma: Gamma) -> Array:
+@overload
+def h(v: ArrayT, gamma: Numbers, *, check: bool = True) -> ArrayT: ...
+@overload
+def h(v: Sequence[Any], gamma: Numbers, *, check: bool = True) -> NumPyArray: ...
+def h(v: Any, gamma: Numbers, *, check: bool = True) -> Any:
     r"""Return the paper's h, entry by entry: the posterior up to a factor.
 
     .. math:: h^\gamma(v) = v / \varphi^\gamma(v)
 
-    Strictly increasing, with h(0) = 0; h(1) is infinite for gamma > 0.
+    Strictly increasing, with h(0) = 0; h(1) is infinite for gamma > 0, and has no gradient there.
 
     Args:
         v: Scores in [0, 1], of any shape.
         gamma: A number >= 0, or an array that broadcasts to v.
+        check: Whether to look at the values, where they are at hand (not under tracing, nor on a GPU).
 
     Example:
         >>> h([0.0, 0.1, 0.5], gamma=2.0).round(4)
         array([0.    , 0.0817, 0.8381])
     """
-    return _elementwise(_h, v, gamma)
+    return _elementwise(_h, v, gamma, check)
 
 
-def psi(probs: Array, gamma: Gamma, *, axis: int = -1) -> Array:
+@overload
+def psi(probs: ArrayT, gamma: Numbers, *, axis: int = -1, check: bool = True) -> ArrayT: ...
+@overload
+def psi(probs: Sequence[Any], gamma: Numbers, *, axis: int = -1, check: bool = True) -> NumPyArray: ...
+def psi(probs: Any, gamma: Numbers, *, axis: int = -1, check: bool = True) -> Any:
     r"""Return the class posterior that belongs to the scores of a focal risk minimiser (Theorem 11).
 
     .. math:: \Psi^\gamma_i(q) = h^\gamma(q_i) / \sum_j h^\gamma(q_j)
@@ -85,12 +111,17 @@ def psi(probs: Array, gamma: Gamma, *, axis: int = -1) -> Array:
     is. Start from logits if you have them: `log_psi` loses nothing to rounding where q is near 1.
 
     Args:
-        probs: Softmax scores, K >= 2 of them along ``axis``, in each row with sum 1.
+        probs: Softmax scores, K >= 2 of them along ``axis``, in [0, 1] and in each row with sum 1 (within
+            0.001, in half precision 0.01). A row with a NaN gives NaN.
         gamma: The gamma of the training: a number >= 0, or an array that broadcasts over the rows.
         axis: The class axis.
+        check: Whether to look at the values, where they are at hand (not under tracing, nor on a GPU).
 
     Returns:
         Probabilities of the same shape, dtype and library.
+
+    Raises:
+        ValueError: Where values are at hand and no probabilities; the message says what they look like.
 
     Example:
         >>> psi([0.5, 0.3, 0.2], gamma=2.0).round(3)
@@ -98,10 +129,15 @@ def psi(probs: Array, gamma: Gamma, *, axis: int = -1) -> Array:
     """
     probs, axis = check_scores("probs", probs, axis)
     gamma = check_gamma(gamma, probs, axis)
-    return map_rows(_psi, probs, gamma, axis=axis, kernel=_psi_kernel if _is_small(gamma) else None)
+    check_probs("probs", probs, axis, check)
+    return map_rows(psi_body, probs, gamma, axis=axis, kernel=_psi_kernel if _is_small(gamma) else None)
 
 
-def log_psi(logits: Array, gamma: Gamma, *, axis: int = -1) -> Array:
+@overload
+def log_psi(logits: ArrayT, gamma: Numbers, *, axis: int = -1, check: bool = True) -> ArrayT: ...
+@overload
+def log_psi(logits: Sequence[Any], gamma: Numbers, *, axis: int = -1, check: bool = True) -> NumPyArray: ...
+def log_psi(logits: Any, gamma: Numbers, *, axis: int = -1, check: bool = True) -> Any:
     r"""Return the logarithm of `psi` of ``softmax(logits)``, exact for any finite logits.
 
     .. math::
@@ -116,6 +152,7 @@ def log_psi(logits: Array, gamma: Gamma, *, axis: int = -1) -> Array:
         logits: Scores before the softmax, K >= 2 of them along ``axis``.
         gamma: The gamma of the training: a number >= 0, or an array that broadcasts over the rows.
         axis: The class axis.
+        check: Whether to warn (`refocal.SuspiciousInputWarning`) of logits that look like probabilities.
 
     Returns:
         Log-probabilities of the same shape, dtype and library.
@@ -126,10 +163,16 @@ def log_psi(logits: Array, gamma: Gamma, *, axis: int = -1) -> Array:
     """
     logits, axis = check_scores("logits", logits, axis)
     gamma = check_gamma(gamma, logits, axis)
+    if check:
+        warn_if_probs("logits", logits, axis)
     return map_rows(_log_psi, logits, gamma, axis=axis, kernel=_log_psi_kernel if _is_small(gamma) else None)
 
 
-def focal_loss(logits: Array, labels: Array, gamma: Gamma, *, axis: int = -1) -> Array:
+@overload
+def focal_loss(logits: ArrayT, labels: Any, gamma: Numbers, *, axis: int = -1) -> ArrayT: ...
+@overload
+def focal_loss(logits: Sequence[Any], labels: Any, gamma: Numbers, *, axis: int = -1) -> NumPyArray: ...
+def focal_loss(logits: Any, labels: Any, gamma: Numbers, *, axis: int = -1) -> Any:
     r"""Return the focal loss of every row, not reduced.
 
     .. math:: \ell(q, v) = \sum_i v_i (1-q_i)^\gamma (-\log q_i), \quad q = \mathrm{softmax}(z)
@@ -162,18 +205,29 @@ def focal_loss(logits: Array, labels: Array, gamma: Gamma, *, axis: int = -1) ->
     return focal_terms(logits, labels, gamma, axis)
 
 
-def conditional_risk(probs: Array, posterior: Array, gamma: Gamma, *, axis: int = -1) -> Array:
+@overload
+def conditional_risk(
+    probs: ArrayT, posterior: Any, gamma: Numbers, *, axis: int = -1, check: bool = True
+) -> ArrayT: ...
+@overload
+def conditional_risk(
+    probs: Sequence[Any], posterior: Any, gamma: Numbers, *, axis: int = -1, check: bool = True
+) -> NumPyArray: ...
+def conditional_risk(
+    probs: Any, posterior: Any, gamma: Numbers, *, axis: int = -1, check: bool = True
+) -> Any:
     r"""Return the expected focal loss at a point, the paper's W.
 
     .. math:: W(q; \eta) = \sum_y \eta_y \, \ell(q, e_y) = -\sum_y \eta_y (1-q_y)^\gamma \log q_y
 
-    A class with eta = 0 adds nothing, even where q = 0.
+    A class with eta = 0 adds nothing, even where q = 0, and has no gradient by eta there.
 
     Args:
-        probs: Scores q, K >= 2 of them along ``axis``.
-        posterior: The class posterior eta, of the same shape.
+        probs: Scores q, K >= 2 of them along ``axis``, in [0, 1] and in each row with sum 1.
+        posterior: The class posterior eta, of the same shape and rule.
         gamma: A number >= 0, or an array that broadcasts over the rows.
         axis: The class axis.
+        check: Whether to look at the values, where they are at hand (not under tracing, nor on a GPU).
 
     Example:
         >>> conditional_risk([0.5, 0.5], [0.9, 0.1], gamma=2.0).round(4)
@@ -182,11 +236,16 @@ def conditional_risk(probs: Array, posterior: Array, gamma: Gamma, *, axis: int 
     probs, axis = check_scores("probs", probs, axis)
     posterior = check_same_shape("posterior", posterior, "probs", probs)
     gamma = check_gamma(gamma, probs, axis)
+    check_probs("probs", probs, axis, check)
+    check_probs("posterior", posterior, axis, check)
     xp = namespace(probs)
     q = xp.astype(probs, working_dtype(probs), copy=False)
     eta = xp.astype(posterior, q.dtype, copy=False)
     with quiet(q):
-        loss = (1 - q) ** gamma * -xp.log(xp.where((eta == 0) & (q == 0), 1, q))
+        # Scores that sum to 1 within rounding may be above 1, and 0^gamma has no derivative.
+        below = q < 1
+        power = xp.where(below, xp.where(below, 1 - q, 1) ** gamma, xp.zeros_like(q) ** stop_gradient(gamma))
+        loss = power * -xp.log(xp.where((eta == 0) & (q == 0), 1, q))
     return xp.astype(xp.sum(eta * loss, axis=axis), probs.dtype, copy=False)
 
 
@@ -301,7 +360,8 @@ def _scaled_add(a: Array, b: Array, *, alpha: float, out: Array) -> None:
     out += a
 
 
-def _psi(xp: Namespace, probs: Array, gamma: Gamma, axis: int) -> Array:
+def psi_body(xp: Namespace, probs: Array, gamma: Gamma, axis: int) -> Array:
+    """Return `psi` of a block of rows."""
     s = shares_of_probs(xp, probs, axis)
     below, top = log_phi(xp, s, gamma, axis)
     ratio = s.q * xp.exp(s.neg_log_top + top - below)  # h(q) / h(q of the top)
@@ -315,13 +375,13 @@ def _psi_kernel(out: Array, scratch: list[Array], probs: Array, gamma: float, ax
     (np if is_numpy(out) else sys.modules["torch"]).exp(out, out=out)
 
 
-def _elementwise(body: object, v: Array, gamma: Gamma) -> Array:
-    v = as_array(v)
-    v = check_same_shape("v", v, "v", v)
+def _elementwise(body: Callable[..., Array], v: Any, gamma: object, check: bool) -> Array:
+    v = check_floats("v", v)
+    check_probs("v", v, None, check)
     gamma = check_gamma(gamma, v)
     xp = namespace(v)
     with quiet(v):
-        y = body(xp, xp.astype(v, working_dtype(v), copy=False), gamma)  # type: ignore[operator]
+        y = body(xp, xp.astype(v, working_dtype(v), copy=False), gamma)
     return xp.astype(y, v.dtype, copy=False)
 
 
@@ -329,8 +389,11 @@ def _phi(xp: Namespace, v: Array, gamma: Gamma) -> Array:
     inside = (v > 0) & (v < 1)
     u = xp.where(inside, v, 0.5)
     ratio = xp.where(inside, -u * xp.log(u) / (1 - u), v)  # its limits at 0 and 1 are 0 and 1
-    return (1 - v) ** gamma * (1 + gamma * ratio)
+    constant = (v == 1) & (gamma == 0)  # 0^0 is 1, but its derivative would be NaN
+    return xp.where(constant, 1, 1 - v) ** gamma * (1 + gamma * ratio)
 
 
 def _h(xp: Namespace, v: Array, gamma: Gamma) -> Array:
-    return v / _phi(xp, v, gamma)
+    y = _phi(xp, xp.where(v == 1, stop_gradient(v), v), gamma)  # no derivative at the pole
+    pole = y == 0
+    return xp.where(pole, xp.inf, v / xp.where(pole, 1, y))

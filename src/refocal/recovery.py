@@ -1,9 +1,8 @@
-"""The posterior of any loss from its gradients alone, and what a single raw score means."""
+"""The posterior of any loss from its gradients alone."""
 
 from __future__ import annotations
 
 import math
-import numbers
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,9 +10,9 @@ from typing import Any, NamedTuple
 import array_api_compat as aac
 import numpy as np
 
-from refocal._arrays import Array, Namespace, concrete, log1p, namespace, softplus, working_dtype
-from refocal._checks import check_floats, check_number, check_scores, check_values
-from refocal.objectives import Objective, check_objective, log_posterior_of, logits_of
+from refocal._arrays import Array, namespace, working_dtype
+from refocal._checks import check_count, check_number, check_scores
+from refocal.objectives import Objective, check_objective, log_posterior_of
 
 LossFn = Callable[[Array, Array], Array]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -127,48 +126,76 @@ def posterior_of(
     return Recovered(posterior, xp.reshape(xp.asarray(residual, **like), tuple(logits.shape[:-1])))
 
 
-def score_threshold(objective: Objective, posterior: Array | float = 0.5) -> Array | float:
-    r"""Return the raw score that means a given probability, for instance to threshold detections at it.
+def check_inverse(objective: Objective, *, n_classes: int = 3, atol: float = 1e-4) -> float:
+    r"""Return how well an objective of your own undoes its own loss, or raise where it does not.
 
-    .. math:: p = \mathrm{sigmoid}(z^*(\eta))
+    .. math:: \max |\mathrm{posterior}(z) - \mathrm{posterior\_of}(\mathrm{loss}, z)|
 
-    with z* the ``logits`` of the objective. For a loss on a softmax it is the score of class 1 of two;
-    with more classes a score alone has no probability.
-
-    Args:
-        objective: What was trained with, for instance ``SigmoidFocal(gamma=2.0, alpha=0.25)``.
-        posterior: A probability, or an array of them (classes, if their parameters differ, come last).
-
-    Returns:
-        For a number a float, or an array of a threshold for each class if their parameters differ; for an
-        array one of the same shape, dtype and library.
-
-    Example:
-        >>> from refocal import SigmoidFocal
-        >>> round(score_threshold(SigmoidFocal(gamma=2.0, alpha=0.25), 0.5), 4)
-        0.3988
-    """
-    return _by_entry(objective, "posterior", posterior, _score_of)
-
-
-def score_posterior(objective: Objective, score: Array | float) -> Array | float:
-    r"""Return the probability that a raw score means: the inverse of `score_threshold`.
-
-    .. math:: \eta = \mathrm{posterior}(\log(p / (1 - p)))
+    over the rows of sixteen that are stationary for some posterior (with label smoothing sure rows are
+    not). Call it once in a test; it needs PyTorch, by which ``loss`` is differentiated.
 
     Args:
-        objective: What was trained with.
-        score: A sigmoid's score, or that of class 1 of two; a number or an array.
+        objective: An objective on a softmax or a sigmoid.
+        n_classes: The number of classes to try; that of the parameters, if they differ between classes.
+        atol: The largest difference between the two posteriors that passes.
 
     Returns:
-        A float or an array, as in `score_threshold`.
+        The largest difference: about 1e-10 for an exact inverse.
+
+    Raises:
+        ValueError: If the difference is larger, or if the loss has no posterior.
 
     Example:
-        >>> from refocal import SigmoidFocal
-        >>> score_posterior(SigmoidFocal(gamma=2.0, alpha=0.25), np.array([0.1, 0.3, 0.5])).round(3)
-        array([0.008, 0.236, 0.75 ])
+        >>> from refocal import Focal
+        >>> check_inverse(Focal(gamma=2.0)) < 1e-9
+        True
     """
-    return _by_entry(objective, "score", score, _posterior_of_score)
+    import torch
+
+    if check_objective(objective).scores == "one-vs-rest":
+        raise ValueError(
+            "objective must be a loss on a sigmoid or a softmax, since of a row of sigmoids the gradients "
+            f"determine no distribution, got {objective!r}"
+        )
+    k = check_count("n_classes", n_classes, 2)
+    atol = check_number("atol", atol, low=0, rule=">= 0")
+    z = torch.as_tensor(np.random.default_rng(0).normal(size=(16, k)) * np.linspace(0, 2, 16)[:, None])
+    posterior = torch.exp(log_posterior_of(objective, z))
+    if objective.scores == "softmax":
+        truth = _if_stationary(objective.loss, z)
+    else:  # each class is the problem of two classes whose logits differ by its own
+
+        def loss_of(c: int) -> LossFn:
+            own = torch.arange(k) == c
+
+            def loss_fn(pair: Array, labels: Array) -> Array:
+                logits = torch.where(own, (pair[:, 1] - pair[:, 0])[:, None], 0.0)
+                return objective.loss(logits, torch.where(own, labels[:, None], 0))[:, c]
+
+            return loss_fn
+
+        pairs = torch.stack([torch.zeros_like(z), z], dim=-1)
+        truth = torch.stack([_if_stationary(loss_of(c), pairs[:, c])[:, 1] for c in range(k)], dim=1)
+    known = truth == truth
+    if not known.any():
+        raise ValueError(f"loss of {type(objective).__name__} must have a posterior at some of the logits")
+    off = torch.where(known, (posterior - truth).abs(), 0).nan_to_num(nan=torch.inf)
+    worst = float(off.max())
+    if worst > atol:
+        row, column = divmod(int(off.argmax()), k)
+        raise ValueError(
+            f"log_posterior of {type(objective).__name__} must undo its loss: at logits "
+            f"{z[row].numpy().round(3).tolist()} class {column} has the probability "
+            f"{float(truth[row, column]):.4g} by the gradients of the loss, "
+            f"got {float(posterior[row, column]):.4g}"
+        )
+    return worst
+
+
+def _if_stationary(loss_fn: LossFn, z: Array) -> Array:
+    """Return the posterior of each row, NaN where none makes the logits stationary."""
+    found = posterior_of(loss_fn, z, rtol=math.inf, return_residual=True)
+    return namespace(z).where((found.residual <= 1e-6)[:, None], found.posterior, math.nan)
 
 
 def _widest_dtype(loss_fn: LossFn, rows: Array) -> Any:
@@ -266,42 +293,3 @@ def _is_flat(
         flat[sure] = _is_flat(loss_fn, zero, g_zero, losses_zero, eta_zero, second, eps)[0]
         flat |= sure & (eta.argmax(axis=1) != losses.argmin(axis=1))
     return flat
-
-
-def _by_entry(objective: Objective, name: str, value: Any, function: Callable[..., Array]) -> Array | float:
-    """Return a function of probabilities, of a number as a float unless it differs between the classes."""
-    if check_objective(objective).scores not in ("sigmoid", "softmax"):
-        raise ValueError(f"objective must be a loss on a sigmoid or a softmax, got {objective!r}")
-    on_sigmoid = objective.scores == "sigmoid"
-    lengths = [len(v) for v in vars(objective).values() if isinstance(v, tuple)]
-    k = lengths[0] if lengths else 2
-    if not on_sigmoid and k != 2:
-        raise ValueError(
-            "objective must have two classes, since with more the probability depends on the scores of "
-            f"all classes, got {k}"
-        )
-    is_number = isinstance(value, numbers.Real)
-    if is_number:
-        size = k if on_sigmoid and lengths else 1
-        x: Array = np.full(size, check_number(name, value, rule="in [0, 1]"))
-    else:
-        x = check_floats(name, value)
-    values = concrete(x)
-    if values is not None:
-        check_values(name, values, ~((values < 0) | (values > 1)), "in [0, 1]")
-    y = function(namespace(x), objective, x, on_sigmoid)
-    return float(y[0]) if is_number and y.shape[0] == 1 else y
-
-
-def _score_of(xp: Namespace, objective: Objective, eta: Array, on_sigmoid: bool) -> Array:
-    if on_sigmoid:
-        return xp.exp(-softplus(xp, -logits_of(objective, eta)))
-    return xp.exp(logits_of(objective, xp.stack([1 - eta, eta], axis=-1)))[..., 1]
-
-
-def _posterior_of_score(xp: Namespace, objective: Objective, p: Array, on_sigmoid: bool) -> Array:
-    with np.errstate(divide="ignore"):
-        miss, hit = log1p(xp, -p), xp.log(p)
-    if on_sigmoid:
-        return xp.exp(log_posterior_of(objective, hit - miss))
-    return xp.exp(log_posterior_of(objective, xp.stack([miss, hit], axis=-1)))[..., 1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from refocal.adapters._common import fraction, refuse, weighted_sigmoid
 from refocal.objectives import SigmoidFocal
 
@@ -31,7 +33,7 @@ def from_catboost(
     kind, _, listed = loss_function.partition(":")
     if kind != "Focal":
         refuse("loss_function", "CatBoost's 'Focal'", loss_function, "it is not a focal loss")
-    given: dict[str, object] = {"focal_alpha": focal_alpha, "focal_gamma": focal_gamma}
+    given: dict[str, Any] = {"focal_alpha": focal_alpha, "focal_gamma": focal_gamma}
     for entry in filter(None, listed.split(";")):
         name, _, text = entry.partition("=")
         if given.get(name, 0) is not None:  # unknown, or said twice

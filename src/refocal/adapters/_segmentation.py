@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Iterable
+from typing import Any
 
 from refocal.adapters._common import (
     REDUCED,
@@ -181,7 +182,7 @@ def from_monai(
         SigmoidFocal(gamma=2.0, alpha=(0.2, 0.5), label_smoothing=0.0)
     """
     single = isinstance(alpha, numbers.Real) or getattr(alpha, "ndim", 1) == 0
-    for_each = None if alpha is None or single else positive("alpha", alpha)
+    for_each: Any = None if alpha is None or single else positive("alpha", alpha)
     if not use_softmax:
         checked_weights("weight", weight, n_classes)
         if for_each is not None:

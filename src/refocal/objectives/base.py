@@ -9,12 +9,13 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self, TypeAlias
+from typing import Any, ClassVar, Literal, Self, TypeAlias, cast
 
 import numpy as np
 
 from refocal._arrays import (
     Array,
+    ArrayT,
     Namespace,
     as_array,
     device,
@@ -24,9 +25,18 @@ from refocal._arrays import (
     log1p,
     map_rows,
     namespace,
+    stop_gradient,
     working_dtype,
 )
-from refocal._checks import check_axis, check_floats, check_labels, check_same_shape, check_scores
+from refocal._checks import (
+    check_axis,
+    check_floats,
+    check_labels,
+    check_probs,
+    check_same_shape,
+    check_scores,
+    warn_if_probs,
+)
 
 ScoreKind: TypeAlias = Literal["softmax", "sigmoid", "one-vs-rest"]
 
@@ -84,7 +94,7 @@ class Objective(abc.ABC):
         return super().__new__(cls)
 
     @abc.abstractmethod
-    def loss(self, logits: Array, labels: Array, *, axis: int = -1) -> Array:
+    def loss(self, logits: ArrayT, labels: Any, *, axis: int = -1) -> ArrayT:
         """Return the loss of each row (of each entry, for sigmoid scores), not reduced.
 
         Labels are integers, of logits' shape without the class axis, or distributions of logits' shape;
@@ -92,29 +102,38 @@ class Objective(abc.ABC):
         """
 
     @abc.abstractmethod
-    def log_posterior(self, logits: Array, *, axis: int = -1) -> Array:
+    def log_posterior(self, logits: ArrayT, *, axis: int = -1) -> ArrayT:
         """Return the logarithm of `posterior`, an array of logits' shape."""
 
-    def posterior(self, logits: Array, *, axis: int = -1) -> Array:
+    def posterior(self, logits: ArrayT, *, axis: int = -1) -> ArrayT:
         """Return the true probabilities that belong to the logits of a model trained with this loss.
 
         The result has the shape of logits: along ``axis`` a distribution, or for sigmoid scores P(y = 1) of
         each entry.
         """
-        y = self.log_posterior(logits, axis=axis)
-        return namespace(y).exp(y)
+        y: Any = self.log_posterior(logits, axis=axis)
+        return cast(ArrayT, namespace(y).exp(y))
 
-    def posterior_from_probs(self, probs: Array, *, axis: int = -1) -> Array:
-        """Return the true probabilities that belong to scores; prefer `posterior` of the logits."""
-        probs, axis = self._checked("probs", probs, axis)
-        xp = namespace(probs)
+    def posterior_from_probs(self, probs: ArrayT, *, axis: int = -1, check: bool = True) -> ArrayT:
+        """Return the true probabilities that belong to scores; prefer `posterior` of the logits.
+
+        Softmax scores are in [0, 1] and sum to 1 in each row (within 0.001, in half precision 0.01), sigmoid
+        scores are in [0, 1]; ``check=False`` goes without a look at the values. At a score of exactly 0, or
+        of 1 from a sigmoid, only `Focal`, `Poly1Focal` and `SigmoidFocal` have a gradient (others give 0).
+        """
+        given, axis = self._checked_probs("probs", probs, axis, check)
+        xp = namespace(given)
         with np.errstate(divide="ignore"):
-            p = xp.astype(probs, working_dtype(probs), copy=False)
-            y = self.posterior(self._logits_of_scores(xp, p), axis=axis)
-        return xp.astype(y, probs.dtype, copy=False)
+            p = xp.astype(given, working_dtype(given), copy=False)
+            y: Any = self.posterior(self._logits_of_scores(xp, p), axis=axis)
+        return cast(ArrayT, xp.astype(y, given.dtype, copy=False))
 
-    def logits(self, posterior: Array, *, axis: int = -1) -> Array:
-        """Return logits of the risk minimiser: the inverse of `posterior`, of the same shape."""
+    def logits(self, posterior: ArrayT, *, axis: int = -1, check: bool = True) -> ArrayT:
+        """Return logits of the risk minimiser: the inverse of `posterior`, of the same shape.
+
+        The posterior is in [0, 1] and, unless scores are sigmoids, sums to 1 in each row. Infinite logits
+        have no gradient.
+        """
         name = type(self).__name__
         raise NotImplementedError(f"{name} must define logits(posterior, *, axis=-1), its inverse, for this")
 
@@ -148,8 +167,20 @@ class Objective(abc.ABC):
             raise ValueError(f"{name} must have at least one axis, got a single number")
         return x, check_axis(name, x, axis)
 
+    def _checked_probs(self, name: str, x: Any, axis: int, check: bool) -> tuple[Array, int]:
+        """Return scores or posteriors after `_checked` and a look at their values."""
+        x, axis = self._checked(name, x, axis)
+        by_entry = self.scores == "sigmoid" or (self.scores == "one-vs-rest" and name == "probs")
+        check_probs(name, x, None if by_entry else axis, check)
+        return x, axis
+
     def _logits_of_scores(self, xp: Namespace, p: Array) -> Array:
-        return xp.log(p) if self.scores == "softmax" else xp.log(p) - log1p(xp, -p)
+        # No gradient at the ends, where that of the logit is infinite and the rest of the chain is 0.
+        tiny = xp.finfo(p.dtype).smallest_normal
+        log_p = xp.log(xp.where(p < tiny, stop_gradient(p), p))
+        if self.scores == "softmax":
+            return log_p
+        return log_p - log1p(xp, -xp.where(p == 1, stop_gradient(p), p))
 
 
 def _is_ours(kind: type[Objective]) -> bool:
@@ -159,20 +190,25 @@ def _is_ours(kind: type[Objective]) -> bool:
 class _InBlocks(Objective):
     """Objectives that are given by two functions on blocks of rows, in the dtype to compute in."""
 
-    def log_posterior(self, logits: Array, *, axis: int = -1) -> Array:
+    def log_posterior(self, logits: ArrayT, *, axis: int = -1) -> ArrayT:
         """Return the logarithm of `posterior`."""
         logits, axis = self._checked("logits", logits, axis)
-        return map_rows(self._log_posterior, logits, *self._parameters(logits, axis), axis=axis)
+        if self.scores == "softmax":
+            warn_if_probs("logits", logits, axis)
+        y: ArrayT = map_rows(self._log_posterior, logits, *self._parameters(logits, axis), axis=axis)
+        return y
 
-    def posterior_from_probs(self, probs: Array, *, axis: int = -1) -> Array:
+    def posterior_from_probs(self, probs: ArrayT, *, axis: int = -1, check: bool = True) -> ArrayT:
         """Return the true probabilities that belong to scores; prefer `posterior` of the logits."""
-        probs, axis = self._checked("probs", probs, axis)
-        return map_rows(self._posterior_from_probs, probs, *self._parameters(probs, axis), axis=axis)
+        probs, axis = self._checked_probs("probs", probs, axis, check)
+        y: ArrayT = map_rows(self._posterior_from_probs, probs, *self._parameters(probs, axis), axis=axis)
+        return y
 
-    def logits(self, posterior: Array, *, axis: int = -1) -> Array:
+    def logits(self, posterior: ArrayT, *, axis: int = -1, check: bool = True) -> ArrayT:
         """Return the logits of the risk minimiser: the inverse of `posterior`, -inf for a score of 0."""
-        posterior, axis = self._checked("posterior", posterior, axis)
-        return map_rows(self._logits, posterior, *self._parameters(posterior, axis), axis=axis)
+        posterior, axis = self._checked_probs("posterior", posterior, axis, check)
+        y: ArrayT = map_rows(self._logits, posterior, *self._parameters(posterior, axis), axis=axis)
+        return y
 
     def _parameters(self, like: Array, axis: int) -> tuple[Any, ...]:
         """Return numbers, or arrays that broadcast against ``like``, for the functions below."""

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, ClassVar
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from refocal._arrays import (
     Array,
+    ArrayT,
+    HasShape,
     Namespace,
+    Numbers,
+    Shares,
     at_most,
+    at_top,
     log1p,
     log_softmax,
     namespace,
     quiet,
+    shares_of_probs,
     softplus,
+    stop_gradient,
+    total,
     working_dtype,
 )
 from refocal._checks import check_entries, check_fraction, check_scores
-from refocal.focal import focal_terms, log_h, log_psi, psi
+from refocal.focal import focal_terms, log_h, log_phi, log_psi, psi, psi_body
 from refocal.minimizer import log_minimizer, log_of
 from refocal.objectives.base import ScoreKind, _InBlocks, entry_targets, per_class, row_labels
 
@@ -51,6 +60,15 @@ class Focal(_InBlocks):
     weight: Any = None
     label_smoothing: float = 0.0
 
+    if TYPE_CHECKING:  # what is taken; the fields are floats and tuples of them
+
+        def __init__(
+            self,
+            gamma: Numbers = 2.0,
+            weight: Iterable[float] | HasShape | None = None,
+            label_smoothing: float = 0.0,
+        ) -> None: ...
+
     def __post_init__(self) -> None:
         """Check the arguments and turn sequences into tuples."""
         set_field = object.__setattr__
@@ -62,7 +80,7 @@ class Focal(_InBlocks):
             set_field(self, "weight", weight)
         set_field(self, "label_smoothing", check_fraction("label_smoothing", self.label_smoothing))
 
-    def loss(self, logits: Array, labels: Array, *, axis: int = -1) -> Array:
+    def loss(self, logits: Any, labels: Any, *, axis: int = -1) -> Any:
         """Return the loss of each row, not reduced; labels are integers or distributions."""
         logits, axis = check_scores("logits", logits, axis)
         gamma, weight = self._parameters(logits, axis)
@@ -75,19 +93,19 @@ class Focal(_InBlocks):
             loss = (1 - self.label_smoothing) * loss + self.label_smoothing * even
         return loss
 
-    def log_posterior(self, logits: Array, *, axis: int = -1) -> Array:
+    def log_posterior(self, logits: ArrayT, *, axis: int = -1) -> ArrayT:
         """Return the logarithm of `posterior`."""
         gamma = self.plain_gamma
         return (
             super().log_posterior(logits, axis=axis) if gamma is None else log_psi(logits, gamma, axis=axis)
         )
 
-    def posterior_from_probs(self, probs: Array, *, axis: int = -1) -> Array:
+    def posterior_from_probs(self, probs: ArrayT, *, axis: int = -1, check: bool = True) -> ArrayT:
         """Return the true probabilities that belong to softmax scores; prefer `posterior` of the logits."""
         gamma = self.plain_gamma
-        return (
-            super().posterior_from_probs(probs, axis=axis) if gamma is None else psi(probs, gamma, axis=axis)
-        )
+        if gamma is None:
+            return super().posterior_from_probs(probs, axis=axis, check=check)
+        return psi(probs, gamma, axis=axis, check=check)
 
     @property
     def plain_gamma(self) -> float | None:
@@ -112,6 +130,23 @@ class Focal(_InBlocks):
         log_weight = 0.0 if isinstance(weight, float) else xp.log(weight)
         y = log_softmax(xp, xp.where(top, 0, gap) - log_weight, axis)
         return self._unsmoothed(xp, y, axis)
+
+    def _posterior_from_probs(self, xp: Namespace, p: Array, gamma: Any, weight: Any, axis: int) -> Array:
+        if isinstance(gamma, float) and isinstance(weight, float):
+            y = psi_body(xp, p, gamma, axis)
+        else:
+            s = shares_of_probs(xp, p, axis)
+            below, top = log_phi(xp, s, gamma, axis)
+            factor = s.neg_log_top + top - below
+            if not isinstance(weight, float):
+                log_weight = xp.log(weight) + xp.zeros_like(p)
+                factor = factor + at_top(xp, s.top, log_weight, axis) - log_weight
+            y = proportional(xp, s, factor, axis)
+        if not self.label_smoothing:
+            return y
+        zero = y == 0
+        log_y = xp.where(zero, -xp.inf, xp.log(xp.where(zero, 1, y)))
+        return xp.exp(self._unsmoothed(xp, log_y, axis))
 
     def _unsmoothed(self, xp: Namespace, log_s: Array, axis: int) -> Array:
         if not self.label_smoothing:
@@ -157,6 +192,12 @@ class SigmoidFocal(_InBlocks):
     alpha: Any = 0.25
     label_smoothing: float = 0.0
 
+    if TYPE_CHECKING:
+
+        def __init__(
+            self, gamma: Numbers = 2.0, alpha: Numbers | None = 0.25, label_smoothing: float = 0.0
+        ) -> None: ...
+
     def __post_init__(self) -> None:
         """Check the arguments and turn sequences into tuples."""
         set_field = object.__setattr__
@@ -166,7 +207,7 @@ class SigmoidFocal(_InBlocks):
             set_field(self, "alpha", alpha)
         set_field(self, "label_smoothing", check_fraction("label_smoothing", self.label_smoothing))
 
-    def loss(self, logits: Array, targets: Array, *, axis: int = -1) -> Array:
+    def loss(self, logits: Any, targets: Any, *, axis: int = -1) -> Any:
         """Return the loss of each entry, not reduced; targets are 0 or 1, or probabilities."""
         logits, axis = self._checked("logits", logits, axis)
         targets = entry_targets(targets, logits)
@@ -208,6 +249,16 @@ class SigmoidFocal(_InBlocks):
         log_p = xp.log(xp.where(positive, xp.where(p < 1, p, 1), 1))
         return xp.where(positive | xp.isnan(p), log_p, -xp.inf)
 
+    def _posterior_from_probs(self, xp: Namespace, p: Array, gamma: Any, shift: Any, axis: int) -> Array:
+        y = super()._posterior_from_probs(xp, p, gamma, shift, axis)
+        if self.label_smoothing or (isinstance(gamma, float) and gamma):
+            return y
+        # At gamma 0 the ends have a gradient other than 0.
+        both = (shift, -shift)
+        c1, c0 = (math.exp(min(x, 0)) if isinstance(x, float) else xp.exp(at_most(xp, x, 0)) for x in both)
+        plain = c1 * p / (c1 * p + c0 * (1 - p))
+        return plain if isinstance(gamma, float) else xp.where(gamma == 0, plain, y)
+
     def _logits(self, xp: Namespace, eta: Array, gamma: Any, shift: Any, axis: int) -> Array:
         eps = self.label_smoothing
         of_one, of_zero = (1 - eps) * eta + eps / 2, (1 - eps) * (1 - eta) + eps / 2
@@ -217,6 +268,19 @@ class SigmoidFocal(_InBlocks):
         x = log_minimizer(xp, log_eta, gamma, log_eta.ndim - 1)
         z = x[..., 1] - x[..., 0]
         return xp.where(of_one == 0, -xp.inf, xp.where(of_zero == 0, xp.inf, z))
+
+
+def proportional(xp: Namespace, s: Shares, factor: Array, axis: int) -> Array:
+    """Return distributions in proportion to q e^factor, where the factor of the top counts as 1 / q.
+
+    q is a factor of its own, so that an entry of 0 has its gradient.
+    """
+    lead = xp.where(s.q > 0, factor - s.neg_log_q, 0)
+    most = xp.max(xp.where(s.top, 0, lead), axis=axis, keepdims=True)
+    most = stop_gradient(xp.where(most > 0, most, 0))
+    limit = 80.0 if xp.finfo(factor.dtype).bits == 32 else 700.0
+    y = xp.where(s.top, xp.exp(-most), s.q * xp.exp(at_most(xp, factor - most, limit)))
+    return y / total(xp, y, axis)
 
 
 def binary_log_odds(xp: Namespace, z: Array, gamma: Any) -> Array:

@@ -11,6 +11,7 @@ import numpy as np
 
 from refocal._arrays import (
     Array,
+    ArrayT,
     Namespace,
     at_most,
     concrete,
@@ -82,7 +83,7 @@ class Asymmetric(_InBlocks):
         if not isinstance(self.detach_weights, bool):
             raise TypeError(f"detach_weights must be True or False, got {self.detach_weights!r}")
 
-    def loss(self, logits: Array, targets: Array, *, axis: int = -1) -> Array:
+    def loss(self, logits: Any, targets: Any, *, axis: int = -1) -> Any:
         """Return the loss of each entry, not reduced; targets are 0 or 1, or probabilities."""
         logits, axis = self._checked("logits", logits, axis)
         targets = entry_targets(targets, logits)
@@ -121,13 +122,21 @@ class Asymmetric(_InBlocks):
         nll = -log1p(xp, -xp.where(small, u, 0))
         return active, log_u, xp.where(small, nll, -xp.log(xp.exp(-softplus(xp, z)) + self.clip))
 
-    def _log_odds(self, xp: Namespace, z: Array) -> Array:
+    def _shifted_scores(self, xp: Namespace, p: Array) -> tuple[Array, Array, Array]:
+        """Return the same from scores: next to clip a logit would round p - clip away."""
+        active = p > self.clip
+        u = xp.where(active, p - self.clip, 0.5)
+        small = u < 0.5
+        nll = -log1p(xp, -xp.where(small, u, 0))
+        return active, xp.log(u), xp.where(small, nll, -xp.log((1 - p) + self.clip))
+
+    def _log_odds(self, xp: Namespace, z: Array, shifted: tuple[Array, Array, Array] | None = None) -> Array:
         """Return log(-L_-' / L_+') = log h(p) + log(d L_- / d p_m), of which both rise with z.
 
         The first is log p - gamma_pos log(1-p) - log(1 + gamma_pos rho), rho = e^z log(1 + e^-z); the
         second gamma_neg log u - log(1-u) + log(1 + gamma_neg r), r = (1-u)(-log(1-u)) / u, with u = p_m.
         """
-        active, log_u, nll_u = self._shifted(xp, z)
+        active, log_u, nll_u = self._shifted(xp, z) if shifted is None else shifted
         y = (
             _times(xp, self.gamma_pos, softplus(xp, z))
             + _times(xp, self.gamma_neg, log_u)
@@ -162,6 +171,11 @@ class Asymmetric(_InBlocks):
 
     def _log_posterior(self, xp: Namespace, z: Array, axis: int) -> Array:
         return -softplus(xp, -self._log_odds(xp, z))
+
+    def _posterior_from_probs(self, xp: Namespace, p: Array, axis: int) -> Array:
+        z = self._logits_of_scores(xp, p)
+        shifted = self._shifted_scores(xp, p) if self.clip else None
+        return xp.exp(-softplus(xp, -self._log_odds(xp, z, shifted)))
 
     def _logits(self, xp: Namespace, eta: Array, axis: int) -> Array:
         gp, gn = self.gamma_pos, self.gamma_neg
@@ -223,7 +237,7 @@ class OneVsRest(Objective):
         """Return the objective as a dictionary that JSON can hold; `objective_from_dict` is the inverse."""
         return {"objective": "OneVsRest", "binary": self.binary.to_dict()}
 
-    def loss(self, logits: Array, labels: Array, *, axis: int = -1) -> Array:
+    def loss(self, logits: Any, labels: Any, *, axis: int = -1) -> Any:
         """Return the loss of each row, not reduced; labels are integers or distributions."""
         logits, axis = check_scores("logits", logits, axis)
         labels = row_labels(labels, logits, axis)
@@ -235,22 +249,25 @@ class OneVsRest(Objective):
             return xp.where(wrong, xp.nan, loss)
         return xp.sum(self.binary.loss(logits, labels, axis=axis), axis=axis)
 
-    def log_posterior(self, logits: Array, *, axis: int = -1) -> Array:
+    def log_posterior(self, logits: ArrayT, *, axis: int = -1) -> ArrayT:
         """Return the logarithm of `posterior`."""
         logits, axis = check_scores("logits", logits, axis)
         y = self.binary.log_posterior(logits, axis=axis)
-        return map_rows(log_softmax, y, axis=axis)
+        normalised: ArrayT = map_rows(log_softmax, y, axis=axis)
+        return normalised
 
-    def posterior_from_probs(self, probs: Array, *, axis: int = -1) -> Array:
+    def posterior_from_probs(self, probs: ArrayT, *, axis: int = -1, check: bool = True) -> ArrayT:
         """Return the true probabilities that belong to sigmoid scores; prefer `posterior` of the logits."""
-        probs, axis = check_scores("probs", probs, axis)
-        p = self.binary.posterior_from_probs(probs, axis=axis)
-        return p / total(namespace(p), p, axis)
+        probs, axis = self._checked_probs("probs", probs, axis, check)
+        p = self.binary.posterior_from_probs(probs, axis=axis, check=False)
+        normalised: ArrayT = p / total(namespace(p), p, axis)
+        return normalised
 
-    def logits(self, posterior: Array, *, axis: int = -1) -> Array:
+    def logits(self, posterior: ArrayT, *, axis: int = -1, check: bool = True) -> ArrayT:
         """Return the logits of the risk minimiser: the inverse of `posterior`."""
-        posterior, axis = check_scores("posterior", posterior, axis)
-        return self.binary.logits(posterior, axis=axis)
+        posterior, axis = self._checked_probs("posterior", posterior, axis, check)
+        z: ArrayT = self.binary.logits(posterior, axis=axis, check=False)
+        return z
 
 
 def _root(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from refocal._arrays import (
     neg_log,
     one_hot,
     shares,
+    shares_of_probs,
     stop_gradient,
     top_ratio,
     total,
@@ -30,12 +32,13 @@ from refocal._checks import check_fraction, check_number, check_scores
 from refocal.focal import log_phi
 from refocal.minimizer import FLOOR, log_minimizer, log_of, newton
 from refocal.objectives.base import Objective, _InBlocks, row_labels
+from refocal.objectives.focal import proportional
 
 
 class _OnSoftmax(_InBlocks):
     """What the losses below share: each gives the loss of every class as the label."""
 
-    def loss(self, logits: Array, labels: Array, *, axis: int = -1) -> Array:
+    def loss(self, logits: Any, labels: Any, *, axis: int = -1) -> Any:
         """Return the loss of each row, not reduced; labels are integers or distributions."""
         logits, axis = check_scores("logits", logits, axis)
         labels = row_labels(labels, logits, axis)
@@ -121,14 +124,18 @@ class Poly1Focal(_OnSoftmax):
         set_field(self, "epsilon", check_number("epsilon", self.epsilon, low=-1, rule="finite and >= -1"))
 
     def _losses(self, xp: Namespace, s: Shares, axis: int) -> Array:
-        m = log_complement(xp, s)
-        return xp.exp(self.gamma * m) * (neg_log(xp, s) + self.epsilon * xp.exp(m))
+        masked, nll, m = _is_masked(xp, s), _finite_nll(xp, s), log_complement(xp, s)
+        return xp.where(masked, xp.inf, xp.exp(self.gamma * m) * (nll + self.epsilon * xp.exp(m)))
 
     def _log_posterior(self, xp: Namespace, z: Array, axis: int) -> Array:
         s = shares(xp, z, axis)
         gap, _ = self._log_ratio(xp, s)
         gap = gap - stop_gradient(xp.where(gap > 0, gap, 0))  # rounding must not lift a class over the top
         return log_softmax(xp, xp.where(s.top, 0, gap), axis)
+
+    def _posterior_from_probs(self, xp: Namespace, p: Array, axis: int) -> Array:
+        s = shares_of_probs(xp, p, axis)
+        return proportional(xp, s, self._log_ratio(xp, s)[0] + s.neg_log_q, axis)
 
     def _logits(self, xp: Namespace, eta: Array, axis: int) -> Array:
         log_eta = log_of(xp, eta)
@@ -212,7 +219,8 @@ class AsymmetricSingleLabel(_OnSoftmax):
 
     def _losses(self, xp: Namespace, s: Shares, axis: int) -> Array:
         nll, (c1, c2) = neg_log(xp, s), self._shares_of_label(s.q.shape[axis])
-        of_label = c1 * xp.exp(self.gamma_pos * log_complement(xp, s)) * nll
+        of_label = c1 * xp.exp(self.gamma_pos * log_complement(xp, s)) * _finite_nll(xp, s)
+        of_label = xp.where(_is_masked(xp, s), xp.inf, of_label)
         if not c2:
             return of_label
         finite = nll < xp.inf if self.gamma_neg else xp.full_like(s.top, True)
@@ -297,6 +305,15 @@ def _expected(xp: Namespace, losses: Array, labels: Array, axis: int) -> Array:
         return xp.where(xp.any(hit, axis=axis), loss, xp.nan)
     v = xp.astype(labels, losses.dtype, copy=False)
     return xp.sum(v * xp.where((v == 0) & (losses == xp.inf), 0, losses), axis=axis)
+
+
+def _is_masked(xp: Namespace, s: Shares) -> Array:
+    return (s.neg_log_q == xp.inf) & ~s.top
+
+
+def _finite_nll(xp: Namespace, s: Shares) -> Array:
+    """Return -log q with 0 for masked classes, whose infinity would make the gradients of others NaN."""
+    return xp.where(_is_masked(xp, s), 0, neg_log(xp, s))
 
 
 def _excess(xp: Namespace, s: Shares) -> Array:
