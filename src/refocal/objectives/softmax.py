@@ -5,8 +5,6 @@ from __future__ import annotations
 import abc
 import dataclasses
 
-import numpy as np
-
 from refocal._arrays import (
     Array,
     Namespace,
@@ -20,6 +18,7 @@ from refocal._arrays import (
     namespace,
     neg_log,
     one_hot,
+    quiet,
     shares,
     stop_gradient,
     top_ratio,
@@ -40,7 +39,7 @@ class _OnSoftmax(_InBlocks):
         logits, axis = check_scores("logits", logits, axis)
         labels = row_labels(labels, logits, axis)
         xp = namespace(logits)
-        with np.errstate(all="ignore"):
+        with quiet(logits):
             z = xp.astype(logits, working_dtype(logits), copy=False)
             losses = self._losses(xp, shares(xp, z, axis), axis)
         return xp.astype(_expected(xp, losses, labels, axis), logits.dtype, copy=False)

@@ -27,7 +27,7 @@ from torch.autograd import Function
 from refocal._arrays import are_plain_tensors
 from refocal._checks import LARGEST_GAMMA
 from refocal.kernels import rows
-from refocal.torch.eager import OF_ROWS, TENSORS, Loss, Sigmoid, Softmax
+from refocal.torch.eager import OF_ROWS, TENSORS, Loss, Sigmoid, Softmax, bad_target
 
 KEEP = 32
 """From so many classes on three numbers of each row are kept for the backward pass: a tenth of the logits."""
@@ -103,7 +103,7 @@ def _load() -> dict[str, ModuleType]:
 
 def loss_of(p: Loss, reduction: str) -> Tensor:
     """Return a loss by the form that `choose` names."""
-    one_each = isinstance(p, Softmax) or not any(isinstance(x, Tensor) for x in p[2:])
+    one_each = isinstance(p, Softmax) or not any(isinstance(x, Tensor) for x in p[2:5])
     others = (p.gammas, p.weight) if isinstance(p, Softmax) else ()
     form = choose(p.z, p.target, *others, one_each=one_each)
     if form == "kernel":
@@ -193,7 +193,7 @@ class Record(NamedTuple):
     kernel: str
     inputs: list[float]
     owners: list[Tensor]
-    """Of the memory that the kernel reads; labels come first."""
+    """Of the memory that the kernel reads; labels, or targets of a sigmoid loss, come first."""
     z: Tensor
     """The logits as the kernel reads them."""
     n: int
@@ -249,7 +249,10 @@ def _run(r: Record, fields: list[float]) -> tuple[float, float]:
         sums: tuple[float, float] = run(r.n, r.z.numel(), threads, team, r.owners, *fields)
     except modules["machine"].BadLabel as error:
         (row,) = error.args
-        raise IndexError(f"Target {int(r.owners[0].reshape(-1)[row])} is out of bounds.") from None
+        value = r.owners[0].as_strided((r.n,), (1,))[row].item()  # in the order in which the kernel reads
+        if r.kernel == "sigmoid":
+            raise bad_target(value, None if math.isnan(r.inputs[-2]) else r.inputs[-2]) from None
+        raise IndexError(f"Target {value} is out of bounds.") from None
     return sums
 
 
@@ -291,11 +294,12 @@ def _sigmoid_record(p: Sigmoid) -> Record:
     gamma = min(float(p.gamma), LARGEST_GAMMA)
     whole = min(3, int(gamma))  # powers by multiplication are the exact ones
     numbers = [whole & 1, whole & 2, gamma - whole, float(p.of_one), float(p.of_zero)]
-    return Record("sigmoid", [z.data_ptr(), y.data_ptr(), *numbers], [z, y], z, z.numel())
+    numbers += [math.nan if p.ignore is None else p.ignore, p.smoothing]
+    return Record("sigmoid", [z.data_ptr(), y.data_ptr(), *numbers], [y, z], z, z.numel())
 
 
 def _rows(x: Tensor, dim: int) -> tuple[int, int, int, int] | None:
-    if x.ndim == 2:
+    if dim and x.ndim == 2:
         outer, of_class = x.stride()
         return outer, of_class, 1, 0
     return rows(x.shape, x.stride(), dim)
