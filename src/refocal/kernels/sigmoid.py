@@ -49,8 +49,18 @@ def _any_power(x, neg_log_x, odd, two, rest):
     return _whole_power(x, neg_log_x, odd, two, rest) * exp(-rest * neg_log_x)
 
 
-def _loops(power):
-    """Return the loops for a kind of power: with a choice inside, a loop would not be vectorised."""
+@entry
+def _of_all(weight, i):
+    return weight
+
+
+@entry
+def _of_entry(weights, i):
+    return weights[i]
+
+
+def _loops(power, at):
+    """Return the loops for a kind of power and of weights: with a choice inside, none would be vectorised."""
 
     @exactly
     def losses(z, y, odd, two, rest, of_one, of_zero, ignore, share, even, loss):
@@ -58,8 +68,8 @@ def _loops(power):
         for i in range(z.size):
             p, miss, neg_log_p, neg_log_q = _parts(z[i])
             v = share * y[i] + even
-            one = of_one * v * power(miss, neg_log_q, odd, two, rest) * neg_log_p
-            zero = of_zero * (ONE - v) * power(p, neg_log_p, odd, two, rest) * neg_log_q
+            one = at(of_one, i) * v * power(miss, neg_log_q, odd, two, rest) * neg_log_p
+            zero = at(of_zero, i) * (ONE - v) * power(p, neg_log_p, odd, two, rest) * neg_log_q
             # A logit may be infinite: nothing of the target that it excludes may be left.
             one = one if v != ZERO else ZERO
             zero = zero if v != ONE else ZERO
@@ -75,8 +85,8 @@ def _loops(power):
             hit = p * neg_log_p if p > ZERO else ZERO
             other = miss * neg_log_q if miss > ZERO else ZERO
             v = share * y[i] + even
-            one = of_one * v * power(miss, neg_log_q, odd, two, rest) * (miss + gamma * hit)
-            zero = of_zero * (ONE - v) * power(p, neg_log_p, odd, two, rest) * (p + gamma * other)
+            one = at(of_one, i) * v * power(miss, neg_log_q, odd, two, rest) * (miss + gamma * hit)
+            zero = at(of_zero, i) * (ONE - v) * power(p, neg_log_p, odd, two, rest) * (p + gamma * other)
             one = one if v != ZERO else ZERO
             zero = zero if v != ONE else ZERO
             result[i] = scale * (zero - one) if y[i] != ignore else ZERO
@@ -84,15 +94,20 @@ def _loops(power):
     return losses, slopes
 
 
-_losses, _slopes = _loops(_any_power)
-_whole_losses, _whole_slopes = _loops(_whole_power)
+_losses, _slopes = _loops(_any_power, _of_all)
+_whole_losses, _whole_slopes = _loops(_whole_power, _of_all)
+_class_losses, _class_slopes = _loops(_any_power, _of_entry)
+_whole_class_losses, _whole_class_slopes = _loops(_whole_power, _of_entry)
 
 POWER = {"odd": INT, "two": INT, "rest": REAL}
 """gamma as odd + two + rest."""
 
-NUMBERS = {"z": INT, "y": INT, **POWER, "of_one": REAL, "of_zero": REAL, "ignore": REAL, "smoothing": REAL}
-"""Logits and targets, gamma, the weights of y = 1 and of y = 0, the target to ignore (NaN for none: nothing
-equals it), and label smoothing."""
+WEIGHTS = {"of_one": REAL, "of_zero": REAL, "period": INT, "ones": INT, "zeros": INT}
+"""The weights of y = 1 and of y = 0; or, if they differ between classes, after how many entries they are the
+same again, and where they are for so many entries and `SOME` more."""
+
+NUMBERS = {"z": INT, "y": INT, **POWER, **WEIGHTS, "ignore": REAL, "smoothing": REAL}
+"""Logits and targets, gamma, weights, the target to ignore (NaN for none: nothing equals it), smoothing."""
 
 
 @kernel(gradient=INT, **NUMBERS, **RESULTS)
@@ -109,6 +124,7 @@ def sigmoid(record):
     )
     result, sums = carray(floats(a.result), a.count), carray(doubles(a.sums), (a.parts, 3))
     one, zero, odd, two, rest, by = F(a.of_one), F(a.of_zero), a.odd, a.two, F(a.rest), F(a.scale)
+    ones, zeros = carray(floats(a.ones), a.period + SOME), carray(floats(a.zeros), a.period + SOME)
     ignore, share, even = F(a.ignore), F(1 - a.smoothing), F(a.smoothing / 2)
     work = carray(stack(), SOME)
     part, first, last = next_part(record, a.parts, a.count)
@@ -116,23 +132,36 @@ def sigmoid(record):
         total, number, bad = 0.0, 0.0, 0
         for i in range(first, last, SOME):
             j = min(i + SOME, last)
+            x, v = z[i:j], y[i:j]
+            k = i % a.period if a.period else 0
+            some_ones, some_zeros = ones[k : k + j - i], zeros[k : k + j - i]
             if a.gradient:
                 out = result[i:j]
-                if rest:
-                    _slopes(z[i:j], y[i:j], odd, two, rest, one, zero, ignore, share, even, by, out)
+                if a.period and rest:
+                    _class_slopes(x, v, odd, two, rest, some_ones, some_zeros, ignore, share, even, by, out)
+                elif a.period:
+                    _whole_class_slopes(
+                        x, v, odd, two, rest, some_ones, some_zeros, ignore, share, even, by, out
+                    )
+                elif rest:
+                    _slopes(x, v, odd, two, rest, one, zero, ignore, share, even, by, out)
                 else:
-                    _whole_slopes(z[i:j], y[i:j], odd, two, rest, one, zero, ignore, share, even, by, out)
+                    _whole_slopes(x, v, odd, two, rest, one, zero, ignore, share, even, by, out)
                 if a.each:
-                    _multiply_each(out, each[i:j], y[i:j], ignore)
+                    _multiply_each(out, each[i:j], v, ignore)
             else:
                 out = each[i:j] if a.each else work[: j - i]
-                if rest:
-                    _losses(z[i:j], y[i:j], odd, two, rest, one, zero, ignore, share, even, out)
+                if a.period and rest:
+                    _class_losses(x, v, odd, two, rest, some_ones, some_zeros, ignore, share, even, out)
+                elif a.period:
+                    _whole_class_losses(x, v, odd, two, rest, some_ones, some_zeros, ignore, share, even, out)
+                elif rest:
+                    _losses(x, v, odd, two, rest, one, zero, ignore, share, even, out)
                 else:
-                    _whole_losses(z[i:j], y[i:j], odd, two, rest, one, zero, ignore, share, even, out)
-                kept, good = _counts(y[i:j], ignore)
+                    _whole_losses(x, v, odd, two, rest, one, zero, ignore, share, even, out)
+                kept, good = _counts(v, ignore)
                 if good < kept:
-                    bad = i + 1 + _first_bad(y[i:j], ignore)
+                    bad = i + 1 + _first_bad(v, ignore)
                     break
                 total += np.float64(sum_of_some(out))
                 number += np.float64(kept)

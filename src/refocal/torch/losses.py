@@ -92,8 +92,8 @@ def focal_gradient(
 def which_form(logits: Tensor, target: Tensor) -> str:
     """Return how the losses of these tensors are computed here: "kernel", "operator", "eager" or "formula".
 
-    See `refocal.torch.dispatch`. Sigmoid losses with one gamma, alpha or pos_weight for each class have no
-    kernel: they are eager where this says kernel.
+    See `refocal.torch.dispatch`. Sigmoid losses with one gamma for each class have no kernel: they are eager
+    where this says kernel. With one alpha or pos_weight for each class they have no operator.
 
     Example:
         >>> which_form(torch.zeros(2, 3, dtype=torch.float64), torch.tensor([0, 1]))
