@@ -130,10 +130,13 @@ def test_distributions(n, c, gamma, monkeypatch):
 
 
 @pytest.mark.parametrize("gamma", GAMMAS)
-@pytest.mark.parametrize("alpha", [None, 0.25])
+@pytest.mark.parametrize(
+    "alpha", [None, 0.25, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]], ids=["none", "one", "classes"]
+)
 def test_sigmoid(gamma, alpha, monkeypatch):
     names = used(monkeypatch)
-    of_one, of_zero = (1, 1) if alpha is None else (alpha, 1 - alpha)
+    of_one = 1 if alpha is None else torch.tensor(alpha, dtype=torch.float64)
+    of_zero = 1 if alpha is None else 1 - of_one
     for scale in (0.01, 3.0, 30.0, 1e4):
         z, _, v = problem(300, 7, scale)
         for y in (v, (v > 0.2).float()):

@@ -208,7 +208,11 @@ def test_softmax_losses_against_float64(block, form):
 
 def softmax_case(name, rng, form):
     shape, dtype = random_shape(rng), DTYPES[rng.integers(len(DTYPES))]
-    axis, work = min(1, len(shape) - 1), working(dtype)
+    axis, work, dim = min(1, len(shape) - 1), working(dtype), None
+    if rng.random() < 0.2:
+        i = int(rng.integers(len(shape)))
+        shape = tuple(np.insert(np.delete(shape, axis), i, shape[axis]).tolist())
+        axis, dim = i, i - len(shape) * int(rng.integers(2))
     c, rows = shape[axis], shape[:axis] + shape[axis + 1 :]
     z, (gamma, gammas) = random_logits(rng, shape, dtype), random_gamma(rng, rows, c)
     reduction, smoothing = str(rng.choice(["mean", "sum", "none"])), float(rng.choice([0, 0, 0.1, 0.9, 1e-4]))
@@ -238,7 +242,7 @@ def softmax_case(name, rng, form):
         target.requires_grad_(bool(z.isfinite().all()) and rng.random() < 0.3)
         v = rows_first(target)
     name += f" {shape} {z.stride()} {dtype} {target.dtype} {gamma=} {weight=}"
-    name += f" {ignore=} {smoothing=} {reduction}"
+    name += f" {ignore=} {smoothing=} {reduction} {dim=}"
 
     # What it should be, an ignored row 0, and within which bar
     values, v = np.where(kept[:, None], rows_first(z), 0.0), of_class * ((1 - smoothing) * v + smoothing / c)
@@ -257,7 +261,7 @@ def softmax_case(name, rng, form):
     bar, bar_z = rel * np.abs(loss) + rough, rel[:, None] * size + rough[:, None]
 
     by_v, bar_v = of_class * (1 - smoothing) * by_v, of_class * (rel[:, None] * by_v + near_one[:, None])
-    ours = focal_loss(z, target, gamma, weight, ignore, reduction, smoothing)
+    ours = focal_loss(z, target, gamma, weight, ignore, reduction, smoothing, dim)
     compare(
         name,
         rng,
@@ -271,7 +275,7 @@ def softmax_case(name, rng, form):
         axis=axis,
     )
     if form != "formula":
-        alone = focal_gradient(z, target, gamma, weight, ignore, smoothing)
+        alone = focal_gradient(z, target, gamma, weight, ignore, smoothing, dim)
         check(f"alone, {name}", alone, classes_back(by_z), classes_back(bar_z))
 
 
@@ -292,26 +296,49 @@ def sigmoid_case(name, rng, form):
     smoothing, reduction = float(rng.choice([0, 0, 0.1, 0.9])), str(rng.choice(["mean", "sum", "none"]))
     gamma, alpha = float(rng.choice(GAMMAS)), rng.choice([None, 0.25, 1e-6, 1 - 1e-6, rng.random()])
     axis = min(1, len(shape) - 1)
-    if shape and shape[axis] > 1 and rng.random() < 0.2:
-        gamma, alpha = rng.choice(GAMMAS, shape[axis]).tolist(), rng.uniform(0.01, 0.99, shape[axis]).tolist()
+    dim, pos_weight = None, None
+    if shape and rng.random() < 0.3:
+        axis = int(rng.integers(len(shape)))
+        dim = axis - len(shape) * int(rng.integers(2))
+    if shape and shape[axis] > 1:
+        if rng.random() < 0.2:
+            gamma = rng.choice(GAMMAS, shape[axis]).tolist()
+        if rng.random() < 0.2:
+            alpha = rng.uniform(0.01, 0.99, shape[axis]).tolist()
+        if rng.random() < 0.2:
+            pos_weight = rng.uniform(0.1, 9.0, shape[axis])
+            pos_weight = pos_weight.tolist() if rng.random() < 0.5 else torch.tensor(pos_weight)
+    if pos_weight is None and rng.random() < 0.2:
+        pos_weight = float(rng.uniform(0.1, 9.0))
+    ignore = int(rng.choice([-1, -100, 255])) if kind is not torch.bool and rng.random() < 0.3 else None
+    if ignore is not None:
+        hidden = torch.tensor(rng.random(shape) < rng.choice([0.3, 1.0]))
+        with torch.no_grad():
+            target = torch.where(hidden, ignore, target).to(kind).requires_grad_(target.requires_grad)
     name += f" {shape} {z.stride()} {dtype} {kind} {gamma=} {alpha=} {smoothing=} {reduction}"
+    name += f" {dim=} {pos_weight=} {ignore=}"
     if form == "formula" and not z.isfinite().all():
         return  # its gradients are NaN there
 
-    of_class = [-1] + [1] * (len(shape) - axis - 1) if isinstance(gamma, list) else ()
-    gammas = np.reshape(gamma, of_class)
-    of_one = 1.0 if alpha is None else np.reshape(np.float64(alpha), of_class)
+    def of_class(value):
+        return np.reshape(np.float64(value), [-1] + [1] * (len(shape) - axis - 1) if np.ndim(value) else ())
+
+    gammas = of_class(gamma)
+    of_one = np.float64(1.0) if alpha is None else of_class(alpha)
     of_zero = 1.0 if alpha is None else 1 - of_one
-    x = z.detach().double().numpy()
+    of_one = of_one if pos_weight is None else of_one * of_class(pos_weight)
     y = target.detach().to(dtype if dtype.itemsize > 2 else torch.float32).double().numpy()
-    y = (1 - smoothing) * y + smoothing / 2
+    kept = np.full(shape, True) if ignore is None else y != ignore
+    x = np.where(kept, z.detach().double().numpy(), 0.0)
+    y = (1 - smoothing) * np.where(kept, y, 0.0) + smoothing / 2
     one, by_one, _ = (of_one * part for part in of_odds(-x, gammas))
     zero, by_zero, _ = (of_zero * part for part in of_odds(x, gammas))
+    one, zero, by_one, by_zero = (np.where(kept, part, 0.0) for part in (one, zero, by_one, by_zero))
     loss = times(y, one) + times(1 - y, zero)
     by_z, size = (1 - y) * by_zero - y * by_one, (1 - y) * by_zero + y * by_one
     rel = relative_bar(work, gammas, np.where(np.isfinite(x), np.abs(x), 0.0))
 
-    ours = sigmoid_focal_loss(z, target, gamma, alpha, reduction, smoothing)
+    ours = sigmoid_focal_loss(z, target, gamma, alpha, reduction, smoothing, ignore, pos_weight, dim)
     compare(
         name,
         rng,
@@ -319,7 +346,7 @@ def sigmoid_case(name, rng, form):
         loss,
         rel * loss,
         reduction,
-        loss.size,
+        kept.sum(),
         (z, by_z, rel * size),
         (target, (1 - smoothing) * (one - zero), rel * (one + zero)),
     )

@@ -23,7 +23,9 @@ from torch import nn
 
 from refocal import Asymmetric, Focal, OneVsRest, SigmoidFocal
 from refocal.torch import (
+    AsymmetricLoss,
     FocalLoss,
+    Poly1FocalLoss,
     Posterior,
     SigmoidFocalLoss,
     dispatch,
@@ -54,6 +56,15 @@ LOSSES = {
     "gamma of rows": lambda z, v: focal_loss(z, labels(v), 0.5 + labels(v) % 3),
     "sigmoid": lambda z, v: sigmoid_focal_loss(z, v.to(z.dtype)),
     "sigmoid classes": lambda z, v: sigmoid_focal_loss(z, v.to(z.dtype), GAMMAS, [0.1, 0.2, 0.3, 0.4, 0.5]),
+    "sigmoid, some ignored": lambda z, v: sigmoid_focal_loss(
+        z, torch.where(v > 0.3, -1, v.to(z.dtype)), 1.5, ignore_index=-1, pos_weight=3.0, label_smoothing=0.1
+    ),
+    "sigmoid, weights of classes": lambda z, v: sigmoid_focal_loss(
+        z, v.to(z.dtype), 2.0, None, pos_weight=[0.5, 1.0, 2.0, 3.0, 4.0]
+    ),
+    "classes first": lambda z, v: focal_loss(z.movedim(1, 0), labels(v), 2.0, dim=0),
+    "Poly-1": lambda z, v: Poly1FocalLoss(2.0, 1.0, ignore_index=2)(z, labels(v)),
+    "ASL": lambda z, v: AsymmetricLoss(1.0, 2.0)(z, v.to(z.dtype)),
 }
 POSTERIORS = {
     "Focal": Focal(2.0),
@@ -377,10 +388,11 @@ def test_the_operators_keep_the_rules_of_pytorch():
         (z, v, None, WEIGHT, 2.0, 0, -100, 0.1, 1, False),
     ):
         assert set(torch.library.opcheck(compiled.softmax_rows, args).values()) == {"SUCCESS"}
-    assert set(torch.library.opcheck(compiled.sigmoid_losses, (z, v, 2.0, 0.25, 0.75)).values()) == {
-        "SUCCESS"
-    }
-    for f in (LOSSES["hard rows"], LOSSES["soft"], LOSSES["sigmoid"], LOSSES["gamma of rows"]):
+    some = torch.where(v > 0.3, -1, v)
+    for args in ((z, v, 2.0, 0.25, 0.75, None, 0.0), (z, some, 1.5, 0.5, 0.75, -1.0, 0.1)):
+        assert set(torch.library.opcheck(compiled.sigmoid_losses, args).values()) == {"SUCCESS"}
+    for name in ("hard rows", "soft", "sigmoid", "sigmoid, some ignored", "gamma of rows", "classes first"):
+        f = LOSSES[name]
         vmapped = torch.compile(torch.func.vmap(f), backend="aot_eager", fullgraph=True)
         zs = torch.stack([z.detach(), 2 * z.detach()])
         vs = torch.stack([v, v])

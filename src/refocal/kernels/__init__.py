@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["rows"]
+__all__ = ["SLACK", "rows"]
+
+SLACK = 0.01
+"""How far a target of a binary problem may lie outside 0..1: what rounding in half precision does."""
 
 
 def rows(shape: Sequence[int], strides: Sequence[int], axis: int) -> tuple[int, int, int, int] | None:

@@ -7,8 +7,6 @@ import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-import numpy as np
-
 from refocal._arrays import (
     Array,
     ArrayT,
@@ -21,6 +19,7 @@ from refocal._arrays import (
     map_rows,
     namespace,
     one_hot,
+    quiet,
     softplus,
     stop_gradient,
     total,
@@ -88,7 +87,7 @@ class Asymmetric(_InBlocks):
         logits, axis = self._checked("logits", logits, axis)
         targets = entry_targets(targets, logits)
         xp = namespace(logits)
-        with np.errstate(all="ignore"):
+        with quiet(logits):
             z = xp.astype(logits, working_dtype(logits), copy=False)
             y = xp.astype(targets, z.dtype, copy=False)
             hit, miss = softplus(xp, -z), softplus(xp, z)

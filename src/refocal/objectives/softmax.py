@@ -6,8 +6,6 @@ import abc
 import dataclasses
 from typing import Any
 
-import numpy as np
-
 from refocal._arrays import (
     Array,
     Namespace,
@@ -21,6 +19,7 @@ from refocal._arrays import (
     namespace,
     neg_log,
     one_hot,
+    quiet,
     shares,
     shares_of_probs,
     stop_gradient,
@@ -43,7 +42,7 @@ class _OnSoftmax(_InBlocks):
         logits, axis = check_scores("logits", logits, axis)
         labels = row_labels(labels, logits, axis)
         xp = namespace(logits)
-        with np.errstate(all="ignore"):
+        with quiet(logits):
             z = xp.astype(logits, working_dtype(logits), copy=False)
             losses = self._losses(xp, shares(xp, z, axis), axis)
         return xp.astype(_expected(xp, losses, labels, axis), logits.dtype, copy=False)

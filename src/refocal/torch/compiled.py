@@ -17,7 +17,7 @@ from refocal.torch.eager import OF_ROWS, TENSORS, Loss, Sigmoid, Softmax
 
 SOFTMAX = "Tensor z, Tensor target, Tensor? gammas, Tensor? weight, "
 SOFTMAX += "float gamma, int kind, SymInt ignore, float smoothing, int dim, bool hard"
-SIGMOID = "Tensor z, Tensor y, float gamma, float of_one, float of_zero"
+SIGMOID = "Tensor z, Tensor y, float gamma, float of_one, float of_zero, float? ignore, float smoothing"
 
 
 def _operator(name: str, schema: str) -> Any:

@@ -27,7 +27,7 @@ from torch.autograd import Function
 from refocal._arrays import are_plain_tensors
 from refocal._checks import LARGEST_GAMMA
 from refocal.kernels import rows
-from refocal.torch.eager import OF_ROWS, TENSORS, Loss, Sigmoid, Softmax
+from refocal.torch.eager import OF_ROWS, TENSORS, Loss, Number, Sigmoid, Softmax, bad_target
 
 KEEP = 32
 """From so many classes on three numbers of each row are kept for the backward pass: a tenth of the logits."""
@@ -38,20 +38,22 @@ FOLDER = str(Path(torch.__file__).parent / "lib")
 """Where PyTorch may have its OpenMP library, in whose threads kernels run."""
 
 
-def choose(z: Tensor, target: Tensor, *others: Tensor | None, one_each: bool = True) -> str:
+def choose(
+    z: Tensor, target: Tensor, *others: Tensor | None, one_gamma: bool = True, one_each: bool = True
+) -> str:
     """Return the name of the form that computes a loss of these tensors: the first line that fits.
 
-    A kernel takes one number each for gamma and the weights of a sigmoid loss, so ``one_each`` is False if
-    there is one for each class.
+    Of a sigmoid loss, the kernel takes one number for gamma (``one_gamma``), its operator also one for each
+    of the weights (``one_each``).
     """
     if torch.compiler.is_compiling():
         if torch.compiler.is_exporting():  # the file must not need our operators
             return "formula"
-        fits = one_each and z.device.type == "cpu" and z.dtype == torch.float32 and _has_kernels()
-        return "operator" if fits else "formula"
+        fits = z.device.type == "cpu" and z.dtype == torch.float32 and _has_kernels()
+        return "operator" if fits and one_gamma and one_each else "formula"
     if not are_plain_tensors(z, target, *others):  # somebody follows the operations
         return "formula"
-    if one_each and z.is_cpu and target.is_cpu and z.dtype is torch.float32 and kernels():
+    if one_gamma and z.is_cpu and target.is_cpu and z.dtype is torch.float32 and kernels():
         return "kernel"
     return "eager"
 
@@ -103,9 +105,11 @@ def _load() -> dict[str, ModuleType]:
 
 def loss_of(p: Loss, reduction: str) -> Tensor:
     """Return a loss by the form that `choose` names."""
-    one_each = isinstance(p, Softmax) or not any(isinstance(x, Tensor) for x in p[2:])
-    others = (p.gammas, p.weight) if isinstance(p, Softmax) else ()
-    form = choose(p.z, p.target, *others, one_each=one_each)
+    if isinstance(p, Softmax):
+        form = choose(p.z, p.target, p.gammas, p.weight)
+    else:
+        one_gamma, *one_each = (not isinstance(x, Tensor) for x in (p.gamma, p.of_one, p.of_zero))
+        form = choose(p.z, p.target, one_gamma=one_gamma, one_each=all(one_each))
     if form == "kernel":
         return _apply(p, form, reduction)
     if form == "eager":
@@ -193,7 +197,7 @@ class Record(NamedTuple):
     kernel: str
     inputs: list[float]
     owners: list[Tensor]
-    """Of the memory that the kernel reads; labels come first."""
+    """Of the memory that the kernel reads; labels, or targets of a sigmoid loss, come first."""
     z: Tensor
     """The logits as the kernel reads them."""
     n: int
@@ -249,7 +253,10 @@ def _run(r: Record, fields: list[float]) -> tuple[float, float]:
         sums: tuple[float, float] = run(r.n, r.z.numel(), threads, team, r.owners, *fields)
     except modules["machine"].BadLabel as error:
         (row,) = error.args
-        raise IndexError(f"Target {int(r.owners[0].reshape(-1)[row])} is out of bounds.") from None
+        value = r.owners[0].as_strided((r.n,), (1,))[row].item()  # in the order in which the kernel reads
+        if r.kernel == "sigmoid":
+            raise bad_target(value, None if math.isnan(r.inputs[-2]) else r.inputs[-2]) from None
+        raise IndexError(f"Target {value} is out of bounds.") from None
     return sums
 
 
@@ -284,18 +291,37 @@ def _record(p: Loss) -> Record:
 
 def _sigmoid_record(p: Sigmoid) -> Record:
     z, y = _readable(p.z, torch.float32), p.target
-    if not z.is_contiguous() and torch.empty_like(z).stride() != z.stride():  # with gaps, or overlapping
-        z = z.contiguous()
+    weights = [x for x in (p.of_one, p.of_zero) if isinstance(x, Tensor)]
+    if not z.is_contiguous() and (weights or torch.empty_like(z).stride() != z.stride()):
+        z = z.contiguous()  # it has gaps or overlaps, or the order of its entries matters
     if y.dtype is not torch.float32 or y.stride() != z.stride() or y.is_neg():
         y = torch.empty_like(z).copy_(y)
     gamma = min(float(p.gamma), LARGEST_GAMMA)
     whole = min(3, int(gamma))  # powers by multiplication are the exact ones
-    numbers = [whole & 1, whole & 2, gamma - whole, float(p.of_one), float(p.of_zero)]
-    return Record("sigmoid", [z.data_ptr(), y.data_ptr(), *numbers], [z, y], z, z.numel())
+    numbers: list[float] = [whole & 1, whole & 2, gamma - whole]
+    owners = [y, z]
+    if weights:
+        numbers += [0.0, 0.0, *_periodic(owners, z, max(x.ndim for x in weights), p.of_one, p.of_zero)]
+    else:
+        numbers += [p.of_one, p.of_zero, 0, 0, 0]  # type: ignore[list-item]
+    numbers += [math.nan if p.ignore is None else p.ignore, p.smoothing]
+    return Record("sigmoid", [z.data_ptr(), y.data_ptr(), *numbers], owners, z, z.numel())
+
+
+def _periodic(owners: list[Tensor], z: Tensor, axes: int, *weights: Number) -> list[int]:
+    """Return after how many entries weights of the last axes repeat, and where they are for some more."""
+    shape = z.shape[z.ndim - axes :]
+    period, fields = shape.numel(), []
+    for weight in weights:
+        of_shape = weight.expand(shape) if isinstance(weight, Tensor) else z.new_full(shape, weight)
+        some = kernels()["sigmoid"].SOME
+        repeated = of_shape.reshape(-1).repeat(2 + some // period if period else 0)
+        fields.append(_address(owners, repeated, torch.float32))
+    return [period, *fields]
 
 
 def _rows(x: Tensor, dim: int) -> tuple[int, int, int, int] | None:
-    if x.ndim == 2:
+    if dim and x.ndim == 2:
         outer, of_class = x.stride()
         return outer, of_class, 1, 0
     return rows(x.shape, x.stride(), dim)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from refocal._checks import LARGEST_GAMMA
 from refocal.focal import focal_terms
+from refocal.kernels import SLACK
 
 Number = float | Tensor
 """A number, or a tensor that broadcasts to the logits."""
@@ -75,11 +76,8 @@ class Softmax(NamedTuple):
 
     def check_labels(self) -> None:
         """Raise for a label that is none of the classes, where a look does not wait for a device."""
-        if self.hard and self.target.device.type == "cpu":
-            outside = (self.target < 0) | (self.target >= self.z.shape[self.dim])
-            bad = self.target[outside & (self.target != self.ignore)]
-            if len(bad):
-                raise IndexError(f"Target {int(bad[0])} is out of bounds.")
+        if self.hard:
+            check_labels(self.target, self.z.shape[self.dim], self.ignore)
 
     def gradients(self, grad: Tensor, wanted: tuple[bool, ...]) -> Gradients:
         """Return the gradients of the losses times grad, which is a number or one for each row."""
@@ -102,12 +100,13 @@ class Softmax(NamedTuple):
     def reduced(self, rows: Tensor, reduction: str) -> Tensor:
         """Return the losses of rows, their sum, or their mean as cross entropy takes it."""
         if reduction != "mean" or not self.hard:
-            return _reduced(rows, reduction)
+            return reduced(rows, reduction)
         kept = self.target != self.ignore
         if self.weight is None:
-            return rows.sum() / kept.sum()
+            return reduced(rows, reduction, kept)
         of_rows = self.weight.to(rows.dtype)[torch.where(kept, self.target, 0).long()]
-        return rows.sum() / torch.where(kept, of_rows, 0).sum()
+        by = torch.where(kept, of_rows, 0).sum()
+        return rows.sum() / torch.where(by == 0, torch.nan, by)  # smoothing may leave a sum over no weight
 
     def _combined(self, hard: Callable[..., Tensor], soft: Callable[..., Tensor]) -> Tensor:
         """Return what ``hard`` and ``soft`` give, losses or gradients, put together for the arguments.
@@ -141,8 +140,20 @@ class Softmax(NamedTuple):
         return gamma.reshape(-1)[y] if self.kind == OF_CLASSES else gamma
 
 
-def _reduced(losses: Tensor, reduction: str) -> Tensor:
+def reduced(losses: Tensor, reduction: str, kept: Tensor | None = None) -> Tensor:
+    """Return losses, their sum, or their mean over those that are kept, which the others have to be 0 for."""
+    if reduction == "mean" and kept is not None:
+        return losses.sum() / kept.sum()
     return losses if reduction == "none" else losses.sum() if reduction == "sum" else losses.mean()
+
+
+def check_labels(labels: Tensor, c: int, ignore: int | None) -> None:
+    """Raise for a label that is none of c classes, where a look does not wait for a device."""
+    if labels.device.type == "cpu":
+        outside = (labels < 0) | (labels >= c)
+        bad = labels[outside if ignore is None else outside & (labels != ignore)]
+        if len(bad):
+            raise IndexError(f"Target {int(bad[0])} is out of bounds.")
 
 
 def _no_labels(*args: Any) -> Tensor:
@@ -203,38 +214,59 @@ class Sigmoid(NamedTuple):
 
     z: Tensor
     target: Tensor
+    """As it was given, but in the dtype of the logits."""
     gamma: Number
     of_one: Number
     """The weight of y = 1."""
     of_zero: Number
+    ignore: float | None
+    smoothing: float
 
     def losses(self) -> Tensor:
         """Return the loss of each binary problem: the closed form, which autograd can follow too."""
-        y, (one, zero) = self.target, self._terms()
+        check_targets(self.target, self.ignore)
+        return self.formula()
+
+    def formula(self) -> Tensor:
+        """Return the same without a look at the targets."""
+        p, kept = self._without_ignored()
+        y, (one, zero) = p._smoothed(), p._terms()
         # A logit may be infinite: nothing of the target that it excludes may be left.
         one = torch.where((y == 0) & one.isinf(), 0, one)
         zero = torch.where((y == 1) & zero.isinf(), 0, zero)
-        return self.of_one * y * one + self.of_zero * (1 - y) * zero
-
-    def formula(self) -> Tensor:
-        """Return the same."""
-        return self.losses()
+        losses = self.of_one * y * one + self.of_zero * (1 - y) * zero
+        return losses if kept is None else torch.where(kept, losses, 0)
 
     def gradients(self, grad: Tensor, wanted: tuple[bool, ...]) -> Gradients:
         """Return the gradients of the losses times grad, which is a number or one for each entry."""
-        y, by_z, by_target = self.target, None, None
+        p, kept = self._without_ignored()
+        y, by_z, by_target = p._smoothed(), None, None
         if wanted[0]:
-            one = self._slope(self.z).mul_(self.of_one * y)
-            zero = self._slope(-self.z).mul_(self.of_zero * (1 - y))
+            one = p._slope(p.z).mul_(self.of_one * y)
+            zero = p._slope(-p.z).mul_(self.of_zero * (1 - y))
             by_z = (torch.where(y == 1, 0, zero) - torch.where(y == 0, 0, one)).mul_(grad)
+            by_z = by_z if kept is None else torch.where(kept, by_z, 0)
         if wanted[1]:
-            one, zero = self._terms()
-            by_target = (self.of_one * one - self.of_zero * zero) * grad
+            one, zero = p._terms()
+            by_target = (self.of_one * one - self.of_zero * zero) * ((1 - self.smoothing) * grad)
+            by_target = by_target if kept is None else torch.where(kept, by_target, 0)
         return by_z, by_target
 
     def reduced(self, losses: Tensor, reduction: str) -> Tensor:
-        """Return the losses, their sum or their mean."""
-        return _reduced(losses, reduction)
+        """Return the losses, their sum, or their mean over the entries that are not ignored."""
+        kept = None if reduction != "mean" or self.ignore is None else self.target != self.ignore
+        return reduced(losses, reduction, kept)
+
+    def _without_ignored(self) -> tuple[Sigmoid, Tensor | None]:
+        """Return the problem with 0 in ignored entries, which may hold anything, and where the others are."""
+        if self.ignore is None:
+            return self, None
+        kept = self.target != self.ignore
+        return self._replace(z=torch.where(kept, self.z, 0), target=torch.where(kept, self.target, 0)), kept
+
+    def _smoothed(self) -> Tensor:
+        eps = self.smoothing
+        return (1 - eps) * self.target + eps / 2 if eps else self.target
 
     def _terms(self) -> tuple[Tensor, Tensor]:
         """Return the losses of y = 1 and of y = 0."""
@@ -250,6 +282,23 @@ class Sigmoid(NamedTuple):
     def _power(self, neg_log: Tensor) -> Tensor:
         """Return x^gamma from -log x, which may be infinite; x itself would underflow."""
         return torch.exp(-self.gamma * neg_log.clamp(max=torch.finfo(neg_log.dtype).max))
+
+
+def check_targets(targets: Tensor, ignore: float | None) -> None:
+    """Raise for a target of a binary problem that is none, where a look does not wait for a device."""
+    if targets.device.type == "cpu":
+        outside = ~((targets >= -SLACK) & (targets <= 1 + SLACK))
+        bad = targets[outside if ignore is None else outside & (targets != ignore)]
+        if len(bad):
+            raise bad_target(bad[0].item(), ignore)
+
+
+def bad_target(value: float, ignore: float | None) -> ValueError:
+    """Return the error for a target of a binary problem that is none."""
+    if ignore is not None:
+        return ValueError(f"target must be in 0..1 or ignore_index={ignore:g}, got {value:g}")
+    help = f"; say ignore_index={value:g} for entries that do not count" if value % 1 == 0 else ""
+    return ValueError(f"target must be in 0..1, got {value:g}{help}")
 
 
 Loss = Softmax | Sigmoid
