@@ -27,13 +27,15 @@ from refocal.sklearn._gradients import in_numpy, kernels
 Calls = dict[str, Callable[[], object]]
 
 
-def made(n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return 20 features and labels of k classes, the first of two with 7 %."""
-    rng = np.random.default_rng(0)
+def made(n: int, k: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return 20 features, labels and their posterior, of k classes; the first of two has 6.7 %."""
+    rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, 20)).astype(np.float32)
     z = X[:, :k] + X[:, 5 : 5 + k] * X[:, 10:11]
-    z[:, 0] -= 3.5 if k == 2 else 0
-    return X, (z + rng.gumbel(size=z.shape)).argmax(axis=1)
+    z[:, 0] -= 3.97 if k == 2 else 0
+    posterior = np.exp(z, dtype=np.float64)
+    posterior /= posterior.sum(axis=1, keepdims=True)
+    return X, (z + rng.gumbel(size=z.shape)).argmax(axis=1), posterior
 
 
 def bokbokbok_way(scores: np.ndarray, data: Any, gamma: float = 2.0) -> tuple[np.ndarray, np.ndarray]:
@@ -112,7 +114,7 @@ def main() -> None:
     n, rounds, repeats = (4_000, 5, 1) if args.quick else (200_000, 100, args.repeats)
     rows = []
     for k in (2, 5):
-        X, y = made(n, k)
+        X, y, _ = made(n, k)
         FocalLinearClassifier().fit(X[:1000], y[:1000])  # compiles
         FocalXGBClassifier(n_estimators=1).fit(X[:1000], y[:1000])
         groups = boosting_calls(X, y, rounds) | {"linear": linear_calls(X, y)}
