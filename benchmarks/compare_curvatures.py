@@ -24,7 +24,13 @@ import xgboost
 from bench_boosting import made
 
 import refocal
-from refocal.boosting import FocalLGBMClassifier, FocalObjective, FocalXGBClassifier, add_start, focal_objective
+from refocal.boosting import (
+    FocalLGBMClassifier,
+    FocalObjective,
+    FocalXGBClassifier,
+    add_start,
+    focal_objective,
+)
 
 GAMMA = 2.0
 ENGINES = ("XGBoost", "LightGBM")
@@ -108,11 +114,19 @@ def divergences(engine: str, k: int, n: int, rounds: int) -> list[dict[str, Any]
     X, y, _ = made(n, k)
     unseen, _, truth = made(n // 2, k, seed=1)
     prior = np.bincount(y) / len(y)
-    floor = refocal.kl_divergence(truth, own(engine, rounds).fit(X, y).predict_proba(unseen).astype(np.float64))
+    floor = refocal.kl_divergence(
+        truth, own(engine, rounds).fit(X, y).predict_proba(unseen).astype(np.float64)
+    )
     rows = []
 
     def note(curvature: str, bound: Any, posterior: np.ndarray, raw: np.ndarray) -> None:
-        row = {"classes": k, "share": round(float(prior[0]), 4), "engine": engine, "rows": n, "rounds": rounds}
+        row = {
+            "classes": k,
+            "share": round(float(prior[0]), 4),
+            "engine": engine,
+            "rows": n,
+            "rounds": rounds,
+        }
         row |= {"curvature": curvature, "longest step": bound, "KL of log loss": floor}
         row |= {"KL": refocal.kl_divergence(truth, posterior), "KL raw": refocal.kl_divergence(truth, raw)}
         row |= {"ratio": row["KL"] / floor, "ratio raw": row["KL raw"] / floor}

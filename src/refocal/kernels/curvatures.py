@@ -19,7 +19,7 @@ from numba.extending import intrinsic
 from refocal.kernels.entries import entry, wide
 
 SMALLEST_MISS = 1e-12
-"""1 - q counts as no less in the curvature: at large gammas its powers would underflow."""
+"""1 - q and -log q count as no less in the curvature: at large gammas powers of them would underflow."""
 
 SOME = 256
 """Rows worked on at a time: all their numbers stay in the cache."""
@@ -187,8 +187,8 @@ def binary(z, y, sample_weight, gamma, of_one, of_zero, factor, bound, grad, hes
     return total
 
 
-# Several classes. Each class has a run of SOME numbers in x, q and r; what rows have once is in ``rows``, each
-# kind of number in a run of its own:
+# Several classes. Each class has a run of SOME numbers in x, q and r; what rows have once is in ``rows``,
+# each kind of number in a run of its own:
 
 TOP, LARGEST, OTHERS, SHARE, LOG_TOTAL, SUM_H, SUM_R, TOP_R, LABEL, OF_LABEL, Q_Y, MISS_Y, LOG_Q_Y = range(
     0, 13 * SOME, SOME
@@ -238,7 +238,7 @@ def _ratios(j, x_j, q_j, r_j, gamma, class_weight, rows):
     wide()
     for i in range(x_j.size):
         q = q_j[i] * rows[i + SHARE]
-        log_q = rows[i + LOG_TOTAL] - x_j[i]  # with the opposite sign, as in the formulas
+        log_q = max(rows[i + LOG_TOTAL] - x_j[i], SMALLEST_MISS)  # with the opposite sign, as in the formulas
         top = rows[i + TOP] == float(j)
         miss = max(rows[i + OTHERS] * rows[i + SHARE] if top else 1.0 - q, SMALLEST_MISS)
         a = miss + gamma * q * log_q
