@@ -98,9 +98,9 @@ def test_a_killed_worker_resumes_and_the_model_is_that_of_one_process(ray, name,
     assert prior[1] == pytest.approx(y.mean())
     params = {"learning_rate": 0.3, "max_depth": 4}
     if name == "lightgbm":
-        # Many processes of LightGBM do not count the rows of a leaf but infer them from the curvature, so that
-        # min_data_in_leaf allows other splits than in one process, with its own log loss too. Leaves that are
-        # limited by the sum of the curvature alone are the same.
+        # Processes of LightGBM do not count the rows of a leaf together but infer them from the curvature,
+        # so that min_data_in_leaf allows other splits than in one process, with its own log loss too. Leaves
+        # that are limited by the sum of the curvature alone are the same.
         params |= {"min_data_in_leaf": 1, "min_sum_hessian_in_leaf": 3.0}
     marker = str(tmp_path / "killed")
     trainer = Trainer(
