@@ -218,6 +218,15 @@ def test_a_temperature_as_scikit_learn_has_it():
     assert cross_val_score(pipeline, X, y, scoring="neg_log_loss", cv=2).min() > -1
 
 
+def test_a_temperature_without_an_answer():
+    X, y, _ = draws(400, 2)
+    y = np.random.default_rng(5).permutation(y)
+    inner = LogisticRegression().fit(X, y)
+    with pytest.warns(ConvergenceWarning, match="ts_nll has no answer for these rows, so the softmax is"):
+        model = CalibratedPosterior(inner, method="ts_nll", cv="prefit").fit(X, 1 - y)
+    assert (model.method_, model.temperature_) == ("raw", 1.0)
+
+
 def test_the_objective_is_found_inside():
     X, y, _ = draws(600, 2)
     inner = FocalLinearClassifier(1.5)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Self
 
 import numpy as np
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import check_cv
 from sklearn.utils import _safe_indexing
 from sklearn.utils.multiclass import check_classification_targets
@@ -37,7 +39,8 @@ class CalibratedPosterior(WrappedClassifier):
             pipeline or in a search, and for the log loss elsewhere.
         method: "auto" for the choice, or one of the names that `refocal.Selection` gives its methods: "raw",
             "psi", "ts_nll" for temperature scaling, as ``CalibratedClassifierCV(method="temperature")`` does
-            it, "psi_ts_fl", ...
+            it, "psi_ts_fl", ... One that has no answer for the rows, as a temperature for logits that know
+            nothing, is left out with a warning.
         cv: A number of folds, a splitter of scikit-learn, or "prefit": then the classifier is fitted already,
             and `fit` gets rows that it has not seen. A ``FrozenEstimator`` is taken as it is, too.
         n_resamples: Of the rows, for the intervals in ``selection_``.
@@ -124,10 +127,18 @@ class CalibratedPosterior(WrappedClassifier):
         )
         self.method_ = self.selection_.winner if self.method == "auto" else self.method
         found = {method.name: method for method in self.selection_.methods}
+        skipped = dict(self.selection_.skipped)
+        if self.method_ in skipped:  # one fold of a search must not end it
+            warnings.warn(
+                f"{self.method_} has no answer for these rows, so the softmax is taken as it is: "
+                f"{skipped[self.method_]}",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+            self.method_ = "raw"
         if self.method_ not in found:
-            reason = dict(self.selection_.skipped).get(self.method_, "unknown here")
             raise ValueError(
-                f"method must be 'auto' or one of {', '.join(found)}, got {self.method!r}: {reason}"
+                f"method must be 'auto' or one of {', '.join(found)}, got {self.method!r}: unknown here"
             )
         self._method = found[self.method_]
         self.temperature_ = self._method.temperature
