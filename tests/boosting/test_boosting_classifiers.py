@@ -228,7 +228,12 @@ def test_pipelines_searches_and_routing(engine):
             {"eval_set": [], "sample_weight_eval_set": [[1.0]]},
             "must have one entry for each of the 0 eval sets",
         ),
+        ({}, {"eval_set": (np.zeros((2, 3)), [0, 1])}, "eval_set must be a list of pairs (X, y), got tuple"),
+        ({}, {"eval_set": [(np.zeros((2, 3)), ["a", 1])]}, "y contains previously unseen labels: ['1', 'a']"),
         ({"early_stopping_rounds": 3}, {}, "eval_set must have at least one pair"),
+        ({"n_estimators": 0}, {}, "n_estimators must be at least 1, got 0"),
+        ({"class_weight": {0: -1.0}}, {}, "class_weight must be finite and > 0, got {0: -1.0}"),
+        ({}, {"sample_weight": np.zeros(40)}, "must contain at least one non-zero"),
         ({"eval_metric": "auc"}, {}, "metric must be one of nll, brier, or callable, got 'auc'"),
     ],
 )
@@ -237,6 +242,51 @@ def test_bad_input(engine, options, change, message):
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the text is checked below
         classifier(engine, **options).fit(**arguments)
     assert message in str(caught.value)
+
+
+def test_what_an_earlier_fit_left_is_gone(engine):
+    X, y, _ = binary(600, 3, intercept=-1)
+    model = classifier(engine, early_stopping_rounds=2, n_estimators=20).fit(X, y, eval_set=[(X, y)])
+    assert hasattr(model, "best_iteration_")
+    assert not hasattr(model.set_params(early_stopping_rounds=None).fit(X, y), "best_iteration_")
+
+
+def test_an_array_after_a_data_frame(engine):
+    pandas = pytest.importorskip("pandas")
+    X, y, _ = binary(600, 3, intercept=-1)
+    frame = pandas.DataFrame(X, columns=[f"f{i}" for i in range(20)])
+    model = classifier(engine, **SMALL).fit(frame, y)
+    with pytest.warns(UserWarning, match="X does not have valid feature names, but"):
+        probs = model.predict_proba(X)
+    np.testing.assert_array_equal(probs, model.predict_proba(frame))
+
+
+def test_side_cars_that_save_did_not_write(engine, tmp_path):
+    X, y, _ = binary(300, 3, intercept=-1)
+    options = {"gamma": np.float32(0.5), "monotone_constraints": tuple([1] + 19 * [0])}
+    model = classifier(engine, **SMALL, **options).fit(X, y)
+    path = tmp_path / ("model.ubj" if engine == "xgboost" else "model.txt")
+    model.save(path)
+    loaded = type(model).load(path)
+    assert loaded.gamma == 0.5
+    assert loaded.monotone_constraints == [1] + 19 * [0]
+    side_car = tmp_path / f"{path.name}.refocal.json"
+    whole = side_car.read_text()
+    for text in (whole[:100], "", "[]", "null", json.dumps({"refocal": 1, "engine": engine})):
+        side_car.write_text(text)
+        with pytest.raises(
+            ValueError, match=rf"{path.name}.refocal.json must be what Focal\w+.save wrote, got"
+        ):
+            type(model).load(path)
+    side_car.unlink()
+    with pytest.raises(FileNotFoundError, match=r"refocal\.json"):
+        type(model).load(path)
+
+
+def test_other_names_of_options_that_lightgbm_cannot_have():
+    for name, reason in (("num_boost_round", "use n_estimators"), ("loss", "it is the focal loss")):
+        with pytest.raises(ValueError, match=f"{name} must not be given to FocalLGBMClassifier: {reason}"):
+            classifier("lightgbm", **{name: 7}).fit([[0.0], [1.0]], [0, 1])
 
 
 def test_options_that_lightgbm_cannot_have():

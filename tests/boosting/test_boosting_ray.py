@@ -97,12 +97,21 @@ def test_a_killed_worker_resumes_and_the_model_is_that_of_one_process(ray, name,
     prior = class_prior(dataset, "label")
     assert prior[1] == pytest.approx(y.mean())
     params = {"learning_rate": 0.3, "max_depth": 4}
-    params |= {"nthread": 1} if name == "xgboost" else {"num_threads": 1}
+    if name == "lightgbm":
+        # Processes of LightGBM do not count the rows of a leaf together but infer them from the curvature,
+        # so that min_data_in_leaf allows other splits than in one process, with its own log loss too. Leaves
+        # that are limited by the sum of the curvature alone are the same.
+        params |= {"min_data_in_leaf": 1, "min_sum_hessian_in_leaf": 3.0}
     marker = str(tmp_path / "killed")
     trainer = Trainer(
         killed_once(xgboost_loop if name == "xgboost" else lightgbm_loop, marker),
         train_loop_config=loop_config(
-            refocal.Focal(2.0), prior, label="label", num_boost_round=12, checkpoint_every=3, params=params
+            refocal.Focal(2.0),
+            prior,
+            label="label",
+            num_boost_round=12,
+            checkpoint_every=3,
+            params=params | {"n_jobs": 1},
         ),
         datasets={"train": dataset},
         scaling_config=ScalingConfig(num_workers=2),
@@ -130,12 +139,8 @@ def test_a_killed_worker_resumes_and_the_model_is_that_of_one_process(ray, name,
             model = lightgbm.Booster(model_file=os.path.join(folder, "model.txt"))
             margins = model.predict(X[order], raw_score=True)
             assert model.current_iteration() == 12
-    one = classifier(name, n_estimators=12, keep_base_rate=False, learning_rate=0.3, max_depth=4).fit(X, y)
-    alone = one.decision_function(X[order])
-    if name == "xgboost":
-        np.testing.assert_allclose(margins, alone, atol=1e-3)
-    else:
-        # Two processes of LightGBM grow other trees than one, with its own log loss too: there the margins of
-        # these rows have a correlation of 0.968.
-        assert np.corrcoef(margins, alone)[0, 1] > 0.95
-        assert margins.mean() == pytest.approx(alone.mean(), abs=0.05)
+    one = classifier(name, n_estimators=12, keep_base_rate=False, **params).fit(X, y)
+    # The same trees; their sums are of single precision in XGBoost, and of double precision in LightGBM.
+    np.testing.assert_allclose(
+        margins, one.decision_function(X[order]), atol=1e-5 if name == "xgboost" else 1e-12
+    )

@@ -159,6 +159,27 @@ def test_both_ways_give_the_same_float32(way):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0, 2.3, 7.0])
+def test_polynomials_are_as_exact_as_numpy(gamma):
+    """Beside NumPy's exponentials, logarithms and powers, over more rows than are worked on at a time."""
+    pytest.importorskip("numba")
+    rng = np.random.default_rng(7)
+    z = rng.choice([0.01, 1.0, 6.0], size=(1000, 1)) * rng.normal(size=(1000, 7))
+    y, weight = rng.integers(7, size=1000).astype(float), rng.random(1000)
+    for here, there in (
+        (
+            softmax(kernels(), z, y, gamma, weight[:7] + 0.1, weight),
+            softmax(in_numpy, z, y, gamma, weight[:7] + 0.1, weight),
+        ),
+        (
+            binary(kernels(), z[:, 0], y > 3, gamma, 0.3, 0.7, weight),
+            binary(in_numpy, z[:, 0], y > 3, gamma, 0.3, 0.7, weight),
+        ),
+    ):
+        for ours, theirs in zip(here, there, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=2e-13, atol=1e-300)
+
+
 def test_the_curvature_is_bounded_by_the_gradient(way):
     rng = np.random.default_rng(6)
     z, y = 3 * rng.normal(size=(200, 3)), rng.integers(3, size=200).astype(float)

@@ -35,6 +35,10 @@ ESTIMATORS = {
         CalibratedPosterior(LogisticRegression(), cv=2, n_resamples=100),
         dict.fromkeys(WEIGHTS, ONE_ROW),
     ),
+    "temperature": (
+        CalibratedPosterior(LogisticRegression(), method="ts_nll", cv=2, n_resamples=100),
+        dict.fromkeys(WEIGHTS, ONE_ROW),
+    ),
     "mlp": (FocalMLPClassifier(solver="adam", learning_rate=0.02, max_iter=20), {WEIGHTS[0]: BATCHES}),
 }
 
@@ -193,6 +197,66 @@ def test_the_selector_chooses_what_the_data_says():
     np.testing.assert_allclose(found.predict_proba(X), theirs.predict_proba(X), atol=0.02)
 
 
+def test_a_temperature_as_scikit_learn_has_it():
+    """By folds, prefit and frozen, at the end of a pipeline; CalibratedClassifierCV finds the same T."""
+    X, y, _ = draws(3000, 3)
+    sharp = LogisticRegression().fit(X[:1500], y[:1500])
+    sharp.coef_, sharp.intercept_ = 2 * sharp.coef_, 2 * sharp.intercept_
+    frozen = sklearn.frozen.FrozenEstimator(sharp)
+    theirs = CalibratedClassifierCV(frozen, method="temperature").fit(X[1500:], y[1500:])
+    expected = 1 / theirs.calibrated_classifiers_[0].calibrators[0].beta_
+    for model in (
+        CalibratedPosterior(sharp, method="ts_nll", cv="prefit"),
+        CalibratedPosterior(frozen, method="ts_nll"),
+    ):
+        assert model.fit(X[1500:], y[1500:]).temperature_ == pytest.approx(expected, rel=1e-3)
+        np.testing.assert_allclose(model.predict_proba(X), theirs.predict_proba(X), atol=1e-3)
+    pipeline = make_pipeline(
+        StandardScaler(), CalibratedPosterior(LogisticRegression(), method="ts_nll", cv=3)
+    ).fit(X, y)
+    assert pipeline[-1].temperature_ == pytest.approx(1, abs=0.1)
+    assert cross_val_score(pipeline, X, y, scoring="neg_log_loss", cv=2).min() > -1
+
+
+def test_a_temperature_without_an_answer():
+    X, y, _ = draws(400, 2)
+    y = np.random.default_rng(5).permutation(y)
+    inner = LogisticRegression().fit(X, y)
+    with pytest.warns(ConvergenceWarning, match="ts_nll has no answer for these rows, so the softmax is"):
+        model = CalibratedPosterior(inner, method="ts_nll", cv="prefit").fit(X, 1 - y)
+    assert (model.method_, model.temperature_) == ("raw", 1.0)
+
+
+def test_the_objective_is_found_inside():
+    X, y, _ = draws(600, 2)
+    inner = FocalLinearClassifier(1.5)
+    for estimator in (
+        make_pipeline(StandardScaler(), inner),
+        GridSearchCV(inner, {"C": [1.0]}, cv=2),
+        sklearn.frozen.FrozenEstimator(make_pipeline(StandardScaler(), inner).fit(X, y)),
+    ):
+        model = CalibratedPosterior(estimator, cv=2, n_resamples=100).fit(X, y)
+        assert model.selection_.objective == refocal.Focal(1.5)
+
+
+def test_a_word_for_an_objective_is_the_log_loss():
+    lightgbm = pytest.importorskip("lightgbm")
+    X, y, _ = draws(600, 2)
+    theirs = lightgbm.LGBMClassifier(n_estimators=5, verbosity=-1, n_jobs=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # LightGBM's, about names that it made up itself
+        model = CalibratedPosterior(theirs, cv=2, n_resamples=100).fit(X, y)
+    assert model.estimator_.objective_ == "binary"
+    assert model.selection_.objective == refocal.Focal(0.0)
+
+
+def test_labels_that_a_prefit_classifier_does_not_know():
+    X, y, _ = draws(300, 2)
+    inner = LogisticRegression().fit(X, y)
+    with pytest.raises(ValueError, match=r"y contains previously unseen labels: \['a', 'b'\]"):
+        CalibratedPosterior(inner, cv="prefit").fit(X, np.array(["a", "b"])[y])
+
+
 def test_a_method_by_name():
     X, y, _ = draws(1000, 2)
     model = CalibratedPosterior(LogisticRegression(), refocal.SigmoidFocal(2.0, None), method="ts_nll", cv=2)
@@ -287,5 +351,7 @@ def test_bad_input(options, y, message):
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the text is checked below
         FocalLinearClassifier(**options).fit([[0.0], [1.0], [2.0], [3.0]], y)
     assert message in str(caught.value)
+    with pytest.raises(TypeError, match="alpha must be a number, got 'a'"):
+        FocalLinearClassifier(alpha="a").fit([[0.0], [1.0]], [0, 1])
     with pytest.raises(TypeError, match=r"gamma must be a number, got \[1.0, 2.0\]"):
         FocalLinearClassifier([1.0, 2.0]).fit([[0.0], [1.0]], [0, 1])

@@ -5,19 +5,34 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from sklearn.utils import _safe_indexing
-from sklearn.utils.validation import _check_sample_weight, _num_samples, column_or_1d, validate_data
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    _num_features,
+    check_consistent_length,
+    validate_data,
+)
 
 from refocal import objective_from_dict
+from refocal._checks import check_count
 from refocal.boosting.objective import FocalObjective, Metric, base_rate_shift, focal_metric, focal_objective
-from refocal.sklearn._base import FocalClassifier
+from refocal.files import write_atomic
+from refocal.sklearn._base import FocalClassifier, codes_of
 from refocal.sklearn._gradients import Floats
 
 FORMAT = 1
 """The version of the side-car file."""
+
+
+class Rows(NamedTuple):
+    """Features, labels 0..K-1, and a weight for each row or None."""
+
+    X: Any
+    codes: Any
+    weights: Floats | None
 
 
 class FocalBoostingClassifier(FocalClassifier):
@@ -26,6 +41,8 @@ class FocalBoostingClassifier(FocalClassifier):
     engine: ClassVar[str]
     ours: ClassVar[dict[str, str]]
     """Options of the engine that are decided here, each with the reason or with what to use instead."""
+    aliases: ClassVar[dict[str, str]] = {}
+    """Other names of these that the engine knows."""
 
     def __init__(
         self,
@@ -86,12 +103,12 @@ class FocalBoostingClassifier(FocalClassifier):
             The classifier itself.
         """
         options = self._checked_options()
+        check_count("n_estimators", self.n_estimators, 1)
+        if hasattr(self, "best_iteration_"):  # of an earlier fit
+            del self.best_iteration_
         X = self._checked(X, y, reset=True)
+        check_consistent_length(X, y)
         codes, weights, prior = self._start(X, y, sample_weight)
-        if len(codes) != _num_samples(X):
-            raise ValueError(
-                f"Found input variables with inconsistent numbers of samples: {[_num_samples(X), len(codes)]}"
-            )
         if (weights == 0).any():  # the engines would still lay bins by these rows
             kept = np.flatnonzero(weights)
             X, codes, weights = _safe_indexing(X, kept), codes[kept], weights[kept]
@@ -101,7 +118,8 @@ class FocalBoostingClassifier(FocalClassifier):
             raise ValueError("eval_set must have at least one pair where early_stopping_rounds is given")
         self.evals_result_: dict[str, dict[str, list[float]]] = {}
         metric = focal_metric(self.objective_, self.eval_metric)
-        booster, margins = self._train(options, X, codes, weights, evals, objective, metric, callbacks)
+        rows = Rows(X, codes, weights if weights.size else None)
+        booster, margins = self._train(options, rows, evals, objective, metric, callbacks)
         self.start_ = np.array(objective.start)
         if self.keep_base_rate:
             self.start_ += base_rate_shift(self.objective_, margins, prior, weights)
@@ -117,12 +135,14 @@ class FocalBoostingClassifier(FocalClassifier):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the engine's own model file, and beside it PATH.refocal.json with classes and objective.
 
-        The model file alone gives the logits, start included, in every language that the engine speaks.
+        The model file alone gives the logits, start included, in every language that the engine speaks. A
+        parameter that JSON cannot hold, such as a function, is at its default after `load`.
         """
         self._check_fitted()
-        params = {name: value for name, value in self.get_params().items() if _is_plain(value)}
+        params = {name: _plain(value) for name, value in self.get_params().items()}
+        params = {name: value for name, value in params.items() if _is_plain(value)}
         if isinstance(self.class_weight, dict):
-            pairs = [[_scalar(label), float(weight)] for label, weight in self.class_weight.items()]
+            pairs = [[_plain(label), float(weight)] for label, weight in self.class_weight.items()]
             params["class_weight"] = {"pairs": pairs}
         fields = {
             "refocal": FORMAT,
@@ -136,18 +156,29 @@ class FocalBoostingClassifier(FocalClassifier):
             "params": params,
         }
         text = json.dumps(fields, indent=1)  # before the model file: labels that JSON cannot hold
-        self._save_engine(str(path))
-        _side_car(path).write_text(text + "\n", encoding="utf-8")
+        self.booster_.save_model(str(path))
+        write_atomic(_side_car(path), f"{text}\n".encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Return the classifier that `save` wrote."""
-        fields = json.loads(_side_car(path).read_text(encoding="utf-8"))
-        if fields.get("refocal") != FORMAT or fields.get("engine") != cls.engine:
+        name = _side_car(path).name
+        try:
+            fields = json.loads(_side_car(path).read_text(encoding="utf-8"))
+            found = fields["refocal"], fields["engine"]
+            if found == (FORMAT, cls.engine):
+                return cls._from_fields(fields, str(path))
+        except (KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
             raise ValueError(
-                f"{_side_car(path).name} must be of format {FORMAT} and engine {cls.engine!r}, got format "
-                f"{fields.get('refocal')!r} and engine {fields.get('engine')!r}"
-            )
+                f"{name} must be what {cls.__name__}.save wrote, got {type(error).__name__}: {error}"
+            ) from error
+        raise ValueError(
+            f"{name} must be of format {FORMAT} and engine {cls.engine!r}, got format {found[0]!r} and "
+            f"engine {found[1]!r}"
+        )
+
+    @classmethod
+    def _from_fields(cls, fields: dict[str, Any], path: str) -> Self:
         params = fields["params"]
         if isinstance(params.get("class_weight"), dict):
             params["class_weight"] = {label: weight for label, weight in params["class_weight"]["pairs"]}
@@ -159,7 +190,7 @@ class FocalBoostingClassifier(FocalClassifier):
         model.n_features_in_ = fields["n_features"]
         if fields["feature_names"] is not None:
             model.feature_names_in_ = np.array(fields["feature_names"], dtype=object)
-        model.booster_ = model._load_engine(str(path))
+        model.booster_ = cls._load_engine(path)
         return model
 
     def __sklearn_tags__(self) -> Any:
@@ -176,10 +207,8 @@ class FocalBoostingClassifier(FocalClassifier):
     def _train(
         self,
         options: dict[str, Any],
-        X: Any,
-        codes: Any,
-        weights: Floats,
-        evals: list[tuple[Any, Any, Any]],
+        rows: Rows,
+        evals: list[Rows],
         objective: FocalObjective,
         metric: Any,
         callbacks: Any,
@@ -194,10 +223,8 @@ class FocalBoostingClassifier(FocalClassifier):
     def _margins(self, X: Any) -> Any:
         raise NotImplementedError
 
-    def _save_engine(self, path: str) -> None:
-        raise NotImplementedError
-
-    def _load_engine(self, path: str) -> Any:
+    @staticmethod
+    def _load_engine(path: str) -> Any:
         raise NotImplementedError
 
     def _options(self) -> dict[str, Any]:
@@ -207,8 +234,9 @@ class FocalBoostingClassifier(FocalClassifier):
     def _checked_options(self) -> dict[str, Any]:
         options = {name: value for name, value in self._options().items() if value is not None}
         for name in options:
-            if name in self.ours:
-                raise ValueError(f"{name} must not be given to {type(self).__name__}: {self.ours[name]}")
+            reason = self.ours.get(self.aliases.get(name, name))
+            if reason is not None:
+                raise ValueError(f"{name} must not be given to {type(self).__name__}: {reason}")
         return options
 
     def _checked(self, X: Any, y: Any = None, *, reset: bool) -> Any:
@@ -216,15 +244,19 @@ class FocalBoostingClassifier(FocalClassifier):
         y = "no_validation" if y is None and not reset else y
         if hasattr(X, "iloc"):
             checked: Any = validate_data(self, X, y, reset=reset, skip_check_array=True)
-            return checked if isinstance(y, str) else checked[0]
+            X = checked if isinstance(y, str) else checked[0]
+            columns = self._categorical_columns(_num_features(X))
+            return X.astype({X.columns[i]: "category" for i in columns}) if columns else X
         rules: dict[str, Any] = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan"}
         rules["dtype"] = [np.float64, np.float32]
         if isinstance(y, str):
             return validate_data(self, X, reset=reset, **rules)
         return validate_data(self, X, y, reset=reset, multi_output=False, y_numeric=False, **rules)[0]
 
-    def _eval_sets(self, eval_set: Any, sample_weights: Any) -> list[tuple[Any, Any, Any]]:
+    def _eval_sets(self, eval_set: Any, sample_weights: Any) -> list[Rows]:
         evals = list(eval_set or [])
+        if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in evals):
+            raise ValueError(f"eval_set must be a list of pairs (X, y), got {type(eval_set).__name__}")
         given = [None] * len(evals) if sample_weights is None else list(sample_weights)
         if len(given) != len(evals):
             raise ValueError(
@@ -234,18 +266,10 @@ class FocalBoostingClassifier(FocalClassifier):
         checked = []
         for (X, y), weight in zip(evals, given, strict=True):
             X = self._checked(X, reset=False)
-            labels = column_or_1d(y, warn=True)
-            unseen = np.setdiff1d(labels, self.classes_)
-            if unseen.size:
-                raise ValueError(f"y contains previously unseen labels: {unseen.tolist()}")
-            if len(labels) != _num_samples(X):
-                raise ValueError(
-                    "Found input variables with inconsistent numbers of samples: "
-                    f"{[_num_samples(X), len(labels)]}"
-                )
+            check_consistent_length(X, y)
             if weight is not None:
                 weight = _check_sample_weight(weight, X, dtype=np.float64, ensure_non_negative=True)
-            checked.append((X, np.searchsorted(self.classes_, labels), weight))
+            checked.append(Rows(X, codes_of(self.classes_, y), weight))
         return checked
 
     def _categorical_columns(self, n_features: int) -> list[int]:
@@ -274,8 +298,11 @@ def _side_car(path: str | os.PathLike[str]) -> Path:
     return path.with_name(path.name + ".refocal.json")
 
 
-def _scalar(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
+def _plain(value: Any) -> Any:
+    """Return NumPy's numbers and arrays, and tuples, as what JSON knows."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def _is_plain(value: Any) -> bool:

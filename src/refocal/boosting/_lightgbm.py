@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.utils.validation import _num_features, _num_samples
+from sklearn.utils.validation import _num_features
 
-from refocal.boosting._base import FocalBoostingClassifier
+from refocal.boosting._base import FocalBoostingClassifier, Rows
 from refocal.boosting.objective import FocalObjective
 from refocal.extras import needs
 from refocal.sklearn._gradients import Floats
@@ -65,6 +65,18 @@ class FocalLGBMClassifier(FocalBoostingClassifier):
         "is_unbalance": "use class_weight='balanced'",
         "metric": "use eval_metric",
         "linear_tree": "its leaves cannot carry the start",
+        "num_iterations": "use n_estimators",
+        "categorical_feature": "use categorical_features",
+    }
+    aliases: ClassVar[dict[str, str]] = {
+        **dict.fromkeys(("objective_type", "app", "application", "loss"), "objective"),
+        **dict.fromkeys(("num_classes",), "num_class"),
+        **dict.fromkeys(("unbalance", "unbalanced_sets"), "is_unbalance"),
+        **dict.fromkeys(("metrics", "metric_types"), "metric"),
+        **dict.fromkeys(("linear_trees",), "linear_tree"),
+        **dict.fromkeys(("num_iteration", "n_iter", "num_tree", "num_trees", "num_round"), "num_iterations"),
+        **dict.fromkeys(("num_rounds", "nrounds", "num_boost_round", "max_iter"), "num_iterations"),
+        **dict.fromkeys(("cat_feature", "categorical_column", "cat_column"), "categorical_feature"),
     }
 
     def _checked_options(self) -> dict[str, Any]:
@@ -79,10 +91,8 @@ class FocalLGBMClassifier(FocalBoostingClassifier):
     def _train(
         self,
         options: dict[str, Any],
-        X: Any,
-        codes: Any,
-        weights: Floats,
-        evals: list[tuple[Any, Any, Any]],
+        rows: Rows,
+        evals: list[Rows],
         objective: FocalObjective,
         metric: Any,
         callbacks: Any,
@@ -92,8 +102,8 @@ class FocalLGBMClassifier(FocalBoostingClassifier):
         params = {**quiet, **options, "objective": objective, "metric": "None"}
         if len(objective.start) > 1:
             params["num_class"] = len(objective.start)
-        train = self._data(X, codes, weights if weights.size else None, objective)
-        sets = [self._data(*part, objective, train) for part in evals]
+        train = self._data(rows, objective)
+        sets = [self._data(part, objective, train) for part in evals]
         hooks = [lightgbm.record_evaluation(self.evals_result_)] if sets else []
         if self.early_stopping_rounds is not None:
             hooks.append(lightgbm.early_stopping(self.early_stopping_rounds, verbose=False))
@@ -109,31 +119,30 @@ class FocalLGBMClassifier(FocalBoostingClassifier):
         )
         if self.early_stopping_rounds is not None:
             self.best_iteration_ = booster.best_iteration - 1
-            return booster, booster.predict(X, raw_score=True) + start_scores(objective.start, 1)
+            return booster, booster.predict(rows.X, raw_score=True) + start_scores(objective.start, 1)
         return booster, _training_scores(booster)
 
     def _with_start(self, booster: Any, start: Floats) -> Any:
         add_start(booster, start)
         return lightgbm.Booster(model_str=booster.model_to_string())  # without the training data
 
-    def _data(self, X: Any, codes: Any, weights: Any, objective: FocalObjective, ref: Any = None) -> Any:
-        columns = self._categorical_columns(_num_features(X))
+    def _data(self, rows: Rows, objective: FocalObjective, ref: Any = None) -> Any:
+        is_frame = hasattr(rows.X, "iloc")  # whose categories LightGBM finds itself
+        columns = [] if is_frame else self._categorical_columns(_num_features(rows.X))
         return lightgbm.Dataset(
-            X,
-            codes,
-            weight=weights,
+            rows.X,
+            rows.codes,
+            weight=rows.weights,
             reference=ref,
-            init_score=start_scores(objective.start, _num_samples(X)),
+            init_score=start_scores(objective.start, len(rows.codes)),
             categorical_feature=columns or "auto",
         )
 
     def _margins(self, X: Any) -> Any:
         return self.booster_.predict(X, raw_score=True)
 
-    def _save_engine(self, path: str) -> None:
-        self.booster_.save_model(path)
-
-    def _load_engine(self, path: str) -> Any:
+    @staticmethod
+    def _load_engine(path: str) -> Any:
         return lightgbm.Booster(model_file=path)
 
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.utils.validation import _num_features
 
-from refocal.boosting._base import FocalBoostingClassifier
+from refocal.boosting._base import FocalBoostingClassifier, Rows
 from refocal.boosting.objective import FocalObjective
 from refocal.extras import needs
 from refocal.sklearn._gradients import Floats
@@ -71,26 +71,15 @@ class FocalXGBClassifier(FocalBoostingClassifier):
     def _train(
         self,
         options: dict[str, Any],
-        X: Any,
-        codes: Any,
-        weights: Floats,
-        evals: list[tuple[Any, Any, Any]],
+        rows: Rows,
+        evals: list[Rows],
         objective: FocalObjective,
         metric: Any,
         callbacks: Any,
     ) -> tuple[Any, Floats]:
-        many = len(objective.start) > 1
-        params = {
-            **options,
-            "base_score": list(objective.start) if many else objective.start[0],
-            "disable_default_eval_metric": True,
-        }
-        if many:
-            if tuple(int(part) for part in xgboost.__version__.split(".")[:2]) < (3, 1):
-                raise ImportError(f"3 or more classes need XGBoost 3.1 or newer, found {xgboost.__version__}")
-            params["num_class"] = len(objective.start)
-        train = self._data(X, codes, weights if weights.size else None, options)
-        sets = [(self._data(*part, options, train), f"validation_{i}") for i, part in enumerate(evals)]
+        params = {**options, **start_params(objective)}
+        train = self._data(rows, options)
+        sets = [(self._data(part, options, train), f"validation_{i}") for i, part in enumerate(evals)]
         booster = xgboost.train(
             params,
             train,
@@ -113,38 +102,41 @@ class FocalXGBClassifier(FocalBoostingClassifier):
         booster.set_param({"base_score": start.tolist() if len(start) > 1 else float(start[0])})
         return booster
 
-    def _data(self, X: Any, codes: Any, weights: Any, options: dict[str, Any], ref: Any = None) -> Any:
+    def _data(self, rows: Rows, options: dict[str, Any], ref: Any = None) -> Any:
         """Return the data in bins, or as it is for the tree methods that make their own."""
-        described = {"label": codes, "weight": weights, **self._description(X)}
+        described = {"label": rows.codes, "weight": rows.weights, **self._description(rows.X)}
+        described["nthread"] = options.get("nthread", options.get("n_jobs"))
         if options.get("tree_method", "auto") not in ("auto", "hist") or "booster" in options:
-            return xgboost.DMatrix(X, nthread=options.get("n_jobs"), **described)
-        return xgboost.QuantileDMatrix(
-            X,
-            ref=ref,
-            max_bin=options.get("max_bin") if ref is None else None,
-            nthread=options.get("n_jobs"),
-            **described,
-        )
+            return xgboost.DMatrix(rows.X, **described)
+        max_bin = options.get("max_bin") if ref is None else None
+        return xgboost.QuantileDMatrix(rows.X, ref=ref, max_bin=max_bin, **described)
 
     def _description(self, X: Any) -> dict[str, Any]:
-        columns = self._categorical_columns(_num_features(X))
-        if not columns or hasattr(X, "iloc"):
+        if hasattr(X, "iloc"):
             return {"enable_categorical": True}
+        columns, names = self._categorical_columns(_num_features(X)), getattr(self, "feature_names_in_", None)
         types = np.full(_num_features(X), "q", dtype=object)
         types[columns] = "c"
-        return {"enable_categorical": True, "feature_types": types.tolist()}
-
-    def _checked(self, X: Any, y: Any = None, *, reset: bool) -> Any:
-        X = super()._checked(X, y, reset=reset)
-        columns = self._categorical_columns(_num_features(X)) if hasattr(X, "iloc") else []
-        return X.astype({X.columns[i]: "category" for i in columns}) if columns else X
+        return {
+            "enable_categorical": True,
+            "feature_types": types.tolist() if columns else None,
+            "feature_names": None if names is None else list(names),  # which an array has lost
+        }
 
     def _margins(self, X: Any) -> Any:
         data = xgboost.DMatrix(X, **self._description(X))
         return self.booster_.predict(data, output_margin=True)
 
-    def _save_engine(self, path: str) -> None:
-        self.booster_.save_model(path)
-
-    def _load_engine(self, path: str) -> Any:
+    @staticmethod
+    def _load_engine(path: str) -> Any:
         return xgboost.Booster(model_file=path)
+
+
+def start_params(objective: FocalObjective) -> dict[str, Any]:
+    """Return the parameters of XGBoost by which training starts where the objective does."""
+    params: dict[str, Any] = {"disable_default_eval_metric": True}
+    if len(objective.start) == 1:
+        return params | {"base_score": objective.start[0]}
+    if tuple(int(part) for part in xgboost.__version__.split(".")[:2]) < (3, 1):
+        raise ImportError(f"3 or more classes need XGBoost 3.1 or newer, found {xgboost.__version__}")
+    return params | {"base_score": list(objective.start), "num_class": len(objective.start)}

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from refocal import Focal, SigmoidFocal
+from refocal import Asymmetric, AsymmetricSingleLabel, Focal, Objective, OneVsRest, SigmoidFocal
 from refocal.sklearn._base import softmax_logits
 from refocal.sklearn._gradients import Floats, kernels
+from refocal.sklearn._terms import CONVEX, sigmoid_gradients, softmax_gradients
+from refocal.sklearn.posterior import log_posterior
 
 NO_SHIFT, MOST_SHIFTS = 1e-4, 10
 """How close, relatively, the mean posterior is brought to the prior, and in how many steps at most."""
@@ -30,15 +32,15 @@ class FocalObjective:
     """What `focal_objective` returns: call it with scores and the engine's data for gradient and curvature.
 
     Attributes:
-        objective: The loss, as a softmax over all classes; two classes have the logits (0, score).
+        objective: The loss. If it is one on a softmax, two classes have the logits (0, score).
         start: The scores before the first tree, those that minimise the loss for the class prior; one number
             with two classes, else one for each class.
         factor: Multiplies gradient and curvature, so that the curvature at the start is the log loss's.
-        damping: Multiplies the curvature of several classes, whose trees all move at once.
+        damping: Multiplies the curvature of a softmax of several classes, whose trees all move at once.
         longest_step: The curvature is at least the gradient's size divided by this.
     """
 
-    objective: Focal
+    objective: Objective
     start: tuple[float, ...]
     factor: float
     damping: float
@@ -69,16 +71,29 @@ class FocalObjective:
         order = "F" if scores.ndim == 2 and scores.flags.f_contiguous else "C"
         grad = np.empty(scores.shape, np.float32, order=order)  # type: ignore[call-overload]
         hess = np.empty(scores.shape, np.float32, order=order)  # type: ignore[call-overload]
-        weights = np.ones(k) if self.objective.weight is None else np.array(self.objective.weight)
-        gamma = self.objective.gamma
-        options: tuple[Any, ...]
-        if k == 2:
-            options = (gamma, weights[1], weights[0], self.factor, 1 / self.longest_step)
-            kernels().binary(scores, labels, sample_weight, *options, grad, hess)
-        else:
-            options = (gamma, weights, self.factor, self.damping, 1 / self.longest_step)
-            kernels().softmax(scores, labels, sample_weight, *options, grad, hess)
+        self._fill(scores, labels, sample_weight, grad, hess)
         return grad, np.maximum(hess, np.float32(SMALLEST_CURVATURE), out=hess)
+
+    def _fill(self, z: Floats, y: Floats, sample_weight: Floats, grad: Floats, hess: Floats) -> None:
+        """Fill gradient and curvature: in machine code, where there is some, for the plain focal loss."""
+        spec: Any = self.objective
+        factor, damping, bound = self.factor, self.damping, 1 / self.longest_step
+        if spec.scores != "softmax":
+            sigmoid_gradients(spec, z, y, sample_weight, factor, bound, grad, hess)
+        elif isinstance(spec, Focal) and isinstance(spec.gamma, float) and not spec.label_smoothing:
+            weights = np.ones(self._n_classes) if spec.weight is None else np.array(spec.weight)
+            if z.ndim == 1:
+                options: tuple[Any, ...] = (spec.gamma, weights[1], weights[0], factor, bound)
+                kernels().binary(z, y, sample_weight, *options, grad, hess)
+            else:
+                options = (spec.gamma, weights, factor, damping, bound)
+                kernels().softmax(z, y, sample_weight, *options, grad, hess)
+        elif z.ndim == 2:
+            softmax_gradients(spec, z, y, sample_weight, factor, damping, bound, grad, hess)
+        else:  # the second of two classes: the first one's score is 0 and stays so
+            both = np.empty((2, len(z), 2))
+            softmax_gradients(spec, softmax_logits(z), y, sample_weight, factor, 1.0, bound, *both)
+            grad[:], hess[:] = both[0, :, 1], both[1, :, 1]
 
     @property
     def _n_classes(self) -> int:
@@ -86,7 +101,7 @@ class FocalObjective:
 
 
 def focal_objective(
-    objective: Focal | SigmoidFocal,
+    objective: Objective,
     prior: Any,
     *,
     damping: float | None = None,
@@ -101,23 +116,26 @@ def focal_objective(
     keep their meaning, up to what `longest_step` adds to rows of a rare class.
 
     Training has to begin at ``start``: give it to XGBoost as ``base_score``, to LightGBM as ``init_score``.
-    The posterior is ``.objective.posterior`` of the logits, for two classes those of (0, score).
+    The posterior is ``.objective.posterior`` of the logits; on a softmax, two classes have (0, score).
+    The focal loss with one gamma is machine code where Numba is installed, the others are NumPy.
 
     Args:
-        objective: `refocal.SigmoidFocal` for two classes, or `refocal.Focal`; gamma one number, no label
-            smoothing.
+        objective: `refocal.Focal`, `refocal.Poly1Focal` or `refocal.GeneralizedCrossEntropy`; for two classes
+            also `refocal.SigmoidFocal` or `refocal.Asymmetric`, for more `refocal.OneVsRest`, whose sigmoids
+            have trees of their own. `refocal.AsymmetricSingleLabel` without label smoothing only: with it
+            the risk need not be convex, and the mean curvature can be negative.
         prior: The share of y = 1, or of each class, in the training data, with sample weights where there
             are some.
-        damping: Multiplies the curvature of three or more classes; None for K/(K-1), as LightGBM's softmax
-            has it. XGBoost's has 2.
+        damping: Multiplies the curvature of a softmax of three or more classes; None for K/(K-1), as
+            LightGBM's has it. XGBoost's has 2.
         longest_step: No leaf moves a score further than this, before the learning rate: the curvature is at
             least the gradient's size divided by it. Where few rows are positive, a Newton step without a
             bound leaps: LightGBM, which has no lambda by default, diverges at 1 in 1000, with the log loss
             too. math.inf for no bound.
 
     Raises:
-        TypeError: If the objective is another one, or has a gamma for each class.
-        ValueError: If it smooths labels, or a prior is not within (0, 1).
+        TypeError: If the objective is another one, or of a binary problem and with numbers for each class.
+        ValueError: If it is not for so many classes, or a prior is not within (0, 1).
 
     Example:
         >>> import refocal
@@ -128,12 +146,15 @@ def focal_objective(
         array([0.0099], dtype=float32)
     """
     shares = _shares(prior)
-    softmax = _as_softmax(objective, len(shares))
-    logits = np.asarray(softmax.logits(shares))
     k = len(shares)
-    start = logits[1:] - logits[:1] if k == 2 else logits - logits.mean()
-    unit = FocalObjective(softmax, tuple(start.tolist()), 1.0, 1.0, np.inf)
-    _, hess = unit.gradients(start if k == 2 else start[None], np.zeros(1), np.empty(0))
+    spec = _as_trained(objective, k)
+    logits = np.asarray(spec.logits(shares[1:] if spec.scores == "sigmoid" else shares))
+    if spec.scores == "softmax":
+        logits = logits[1:] - logits[:1] if k == 2 else logits - logits.mean()
+    if not np.isfinite(logits).all():
+        raise ValueError(f"prior must have a finite minimiser of {spec!r}, got {prior!r}")
+    unit = FocalObjective(spec, tuple(logits.tolist()), 1.0, 1.0, np.inf)
+    _, hess = unit.gradients(logits if k == 2 else logits[None], np.zeros(1), np.empty(0))
     wanted = shares[0] * shares[1] if k == 2 else (shares * (1 - shares)).sum()
     return dataclasses.replace(
         unit,
@@ -152,31 +173,44 @@ def _shares(prior: Any) -> Floats:
     return total
 
 
-def _as_softmax(objective: Any, n_classes: int) -> Focal:
-    if isinstance(objective, SigmoidFocal):
-        if n_classes != 2:
-            raise ValueError(f"objective must be a Focal for {n_classes} classes, got {objective!r}")
+def _as_trained(objective: Any, n_classes: int) -> Any:
+    """Return an objective for so many classes whose mean curvature is positive; on a softmax if it can be."""
+    kind = type(objective)
+    if kind in (SigmoidFocal, Asymmetric) and n_classes != 2:
+        raise ValueError(f"objective must be for {n_classes} classes, such as Focal, got {objective!r}")
+    if kind is OneVsRest and n_classes == 2:
+        raise ValueError(f"objective must be a binary one for 2 classes, not OneVsRest, got {objective!r}")
+    if kind is AsymmetricSingleLabel:
+        if objective.label_smoothing:
+            raise ValueError(
+                "label_smoothing of AsymmetricSingleLabel must be 0, since with it the mean curvature can be "
+                f"negative, got {objective.label_smoothing}"
+            )
+        return Focal(objective.gamma_pos)
+    if kind is SigmoidFocal:
+        for name in ("gamma", "alpha"):
+            value = getattr(objective, name)
+            if isinstance(value, tuple):
+                raise TypeError(f"{name} must be a number, got {value!r}")
         alpha = objective.alpha
-        if alpha is not None and not isinstance(alpha, float):
-            raise TypeError(f"alpha must be a number, got {alpha!r}")
         weight = None if alpha is None else (1 - alpha, alpha)
-        objective = Focal(objective.gamma, weight, objective.label_smoothing)
-    if not isinstance(objective, Focal):
-        raise TypeError(f"objective must be a Focal or SigmoidFocal, got {objective!r}")
-    if not isinstance(objective.gamma, float):
-        raise TypeError(f"gamma must be a number, got {objective.gamma!r}")
-    if objective.label_smoothing:
-        raise ValueError(f"label_smoothing must be 0, got {objective.label_smoothing}")
-    if objective.weight is not None and len(objective.weight) != n_classes:
-        raise ValueError(
-            f"weight must have one number for each of the {n_classes} classes, got {len(objective.weight)}"
+        return Focal(objective.gamma, weight, objective.label_smoothing)
+    if kind not in (*CONVEX, Asymmetric, OneVsRest):
+        raise TypeError(
+            "objective must be a Focal, SigmoidFocal, Poly1Focal, GeneralizedCrossEntropy, Asymmetric, "
+            f"OneVsRest or AsymmetricSingleLabel, got {objective!r}"
         )
+    owner = objective.binary if kind is OneVsRest else objective
+    for name in ("gamma", "weight", "alpha"):
+        value = getattr(owner, name, None)
+        if isinstance(value, tuple) and len(value) != n_classes:
+            raise ValueError(
+                f"{name} must have one number for each of the {n_classes} classes, got {len(value)}"
+            )
     return objective
 
 
-def base_rate_shift(
-    objective: Focal | SigmoidFocal, scores: Any, prior: Any, sample_weight: Any = None
-) -> Floats:
+def base_rate_shift(objective: Objective, scores: Any, prior: Any, sample_weight: Any = None) -> Floats:
     """Return what to add to all scores so that the mean posterior is the class prior.
 
     The log loss keeps the base rate by itself, as its gradients are the residuals, which sum to 0 at the end.
@@ -199,13 +233,13 @@ def base_rate_shift(
         array([0.5])
     """
     logits = softmax_logits(np.asarray(scores, dtype=np.float64))
-    softmax, shares = _as_softmax(objective, logits.shape[1]), _shares(prior)
+    spec, shares = _as_trained(objective, logits.shape[1]), _shares(prior)
     weight = None if sample_weight is None or not len(sample_weight) else sample_weight
     some = slice(None, None, max(1, len(logits) // ROWS_FOR_SLOPES))
     free = slice(1, None) if np.ndim(scores) == 1 else slice(None)  # of two classes the first logit stays 0
 
     def log_means(shift: Floats, rows: slice = slice(None)) -> Floats:
-        probs = np.exp(softmax.log_posterior(logits[rows] + shift))
+        probs = np.exp(log_posterior(spec, logits[rows] + shift))
         means: Floats = np.log(np.average(probs, axis=0, weights=None if weight is None else weight[rows]))
         return means
 
@@ -230,7 +264,7 @@ Metric = Callable[[Any, Floats], float]
 METRICS = ("nll", "brier")
 
 
-def focal_metric(objective: Focal | SigmoidFocal, metric: str | Metric = "nll") -> Callable[..., Any]:
+def focal_metric(objective: Objective, metric: str | Metric = "nll") -> Callable[..., Any]:
     """Return a metric of the posterior, for ``custom_metric`` of XGBoost and ``feval`` of LightGBM.
 
     Smaller is better. Rows have the weights of the engine's data.
@@ -255,7 +289,7 @@ def focal_metric(objective: Focal | SigmoidFocal, metric: str | Metric = "nll") 
 
     def measure(scores: Floats, data: Any) -> tuple[Any, ...]:
         logits = softmax_logits(np.asarray(scores, dtype=np.float64))
-        log_probs = np.asarray(_as_softmax(objective, logits.shape[1]).log_posterior(logits))
+        log_probs = log_posterior(_as_trained(objective, logits.shape[1]), logits)
         labels = np.asarray(data.get_label()).astype(np.int64)
         if callable(metric):
             value = float(metric(labels, np.exp(log_probs)))

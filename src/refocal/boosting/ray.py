@@ -52,7 +52,7 @@ def loop_config(
     """Return the ``train_loop_config`` of a trainer whose loop is one of this module.
 
     Args:
-        objective: `refocal.Focal`, or `refocal.SigmoidFocal` for two classes.
+        objective: What to train with, as for `focal_objective`.
         prior: The share of each class in all shards, see `class_prior`.
         label: The name of the column with the labels 0..K-1; all others are features.
         num_boost_round: Rounds.
@@ -81,13 +81,11 @@ def xgboost_loop(config: dict[str, Any]) -> None:
     import xgboost
     from ray.train.xgboost import RayTrainReportCallback
 
+    from refocal.boosting._xgboost import start_params
+
     X, y = _shard(config)
     objective = _objective(config, damping=2.0)
-    many = len(objective.start) > 1
-    params = {**config["params"], "disable_default_eval_metric": True}
-    params["base_score"] = list(objective.start) if many else objective.start[0]
-    if many:
-        params["num_class"] = len(objective.start)
+    params = {**config["params"], **start_params(objective)}
     before, done = None, 0
     checkpoint = ray.train.get_checkpoint()
     if checkpoint is not None:

@@ -11,6 +11,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d
 
 from refocal import Focal
+from refocal._checks import check_number
 from refocal.sklearn._gradients import Floats
 
 
@@ -76,12 +77,12 @@ class FocalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if (mass > 0).sum() < 2:
             raise ValueError(
                 f"{type(self).__name__} needs samples of at least 2 classes in the data, but the data "
-                f"contains only one class: {classes[mass.argmax()]!r}"
+                f"contains only one class: {classes.tolist()[mass.argmax()]!r}"
             )
         if (mass == 0).any():
             raise ValueError(
                 f"sample_weight must be positive for at least one sample of each class, but is 0 for all "
-                f"samples of class {classes[mass.argmin()]!r}"
+                f"samples of class {classes.tolist()[mass.argmin()]!r}"
             )
         self.classes_ = classes
         self.class_weight_ = self._weights(mass)
@@ -98,14 +99,17 @@ class FocalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 return balanced
             weights: Floats = compute_class_weight(self.class_weight, classes=classes, y=classes)
             given: Floats = np.asarray(weights, dtype=np.float64)
+            if not ((given > 0) & np.isfinite(given)).all():
+                raise ValueError(f"class_weight must be finite and > 0, got {self.class_weight!r}")
             return given
         if self.class_weight is not None:
             raise ValueError(f"alpha must be None where class_weight is given, got {self.alpha!r}")
         if len(classes) != 2:
             raise ValueError(f"alpha must be None for {len(classes)} classes, got {self.alpha!r}")
-        if not 0 < self.alpha < 1:
+        alpha = check_number("alpha", self.alpha, rule="in (0, 1), or None")
+        if not 0 < alpha < 1:
             raise ValueError(f"alpha must be in (0, 1), or None, got {self.alpha!r}")
-        return np.array([1 - self.alpha, self.alpha])
+        return np.array([1 - alpha, alpha])
 
 
 def softmax_logits(scores: Any) -> Floats:
@@ -114,3 +118,12 @@ def softmax_logits(scores: Any) -> Floats:
     if logits.ndim == 2:
         return logits
     return np.stack([np.zeros_like(logits), logits], axis=1)
+
+
+def codes_of(classes: Any, y: Any) -> Any:
+    """Return labels as numbers 0..K-1 of known classes."""
+    labels = column_or_1d(y, warn=True)
+    unseen = sorted(set(labels.tolist()) - set(classes.tolist()), key=str)
+    if unseen:
+        raise ValueError(f"y contains previously unseen labels: {unseen}")
+    return np.searchsorted(classes, labels)

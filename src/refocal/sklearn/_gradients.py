@@ -29,12 +29,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.floating[Any]]
-
-SMALLEST_MISS = 1e-12
-"""1 - q counts as no less in the curvature of several classes: at large gammas its powers would underflow."""
+from refocal import Focal
+from refocal.sklearn._terms import Floats as Floats
+from refocal.sklearn._terms import add_up, sigmoid_parts, softmax_gradients
 
 
 @functools.cache
@@ -78,24 +76,11 @@ def binary(
         grad: Where the gradient goes.
         hess: Where the curvature goes.
     """
-    x = np.minimum(np.abs(z, dtype=np.float64), 100.0)
-    odds = np.exp(-x)
-    large = 1 / (1 + odds)
-    small, near = odds * large, np.log1p(odds)
-    up, far = z >= 0, near + x
-    p, miss = np.where(up, large, small), np.where(up, small, large)
-    log_p, log_miss = np.where(up, near, far), np.where(up, far, near)  # with the opposite sign
-    a, b = miss + gamma * p * log_p, p + gamma * miss * log_miss
-    power_miss, power_p = miss**gamma, p**gamma
-    pull_up, pull_down = of_one * power_miss * a, of_zero * power_p * b
-    slope = gamma - p * miss * ((gamma * log_p - gamma - 1) / a + (gamma * log_miss - gamma - 1) / b)
-    weight = factor * sample_weight if sample_weight.size else factor
+    pull_up, pull_down, slope, loss_up, loss_down = sigmoid_parts(z, gamma, of_one, of_zero)
     is_one = y > 0.5
-    pull = np.where(is_one, -pull_up, pull_down)
-    grad[:] = weight * pull
-    hess[:] = weight * np.maximum(slope * (pull_up * pull_down / (pull_up + pull_down)), bound * np.abs(pull))
-    losses = weight * np.where(is_one, of_one * power_miss * log_p, of_zero * power_p * log_miss)
-    return float(losses.sum())
+    mean = slope * (pull_up * pull_down / (pull_up + pull_down))
+    pull, losses = np.where(is_one, -pull_up, pull_down), np.where(is_one, loss_up, loss_down)
+    return add_up(losses, pull, mean, sample_weight, factor, bound, grad, hess)
 
 
 def softmax(
@@ -124,39 +109,8 @@ def softmax(
         grad: Where the gradient goes.
         hess: Where the curvature goes.
     """
-    rows, label = np.arange(len(z)), y.astype(np.int64)
-    top = z.argmax(axis=1)
-    x = z.astype(np.float64)
-    x -= x[rows, top, None]
-    q = np.exp(x)
-    q[rows, top] = 0
-    others = q.sum(axis=1, keepdims=True)
-    q[rows, top] = 1
-    q /= 1 + others
-    log_q = np.log1p(others) - x  # with the opposite sign
-    exact_miss = 1 - q
-    exact_miss[rows, top] = (others / (1 + others))[:, 0]
-    miss = np.maximum(exact_miss, SMALLEST_MISS)
-    a = miss + gamma * q * log_q
-    sum_h = (q * miss / (class_weight * miss**gamma * a)).sum(axis=1, keepdims=True)
-    r = q * (1 + (gamma - 1) * q / miss - q * (gamma * log_q - gamma - 1) / a)
-    top_r = r[rows, top, None]
-    r[rows, top] = 0
-    sum_r = r.sum(axis=1, keepdims=True)
-    rest = sum_r + top_r - r
-    rest[rows, top] = sum_r[:, 0]
-    r[rows, top] = top_r[:, 0]
-    weight = factor * sample_weight if sample_weight.size else np.full(len(z), factor)
-    mean = damping * (r * exact_miss**2 + q**2 * rest) / sum_h
-
-    miss_y, q_y, log_q_y = exact_miss[rows, label], q[rows, label], log_q[rows, label]
-    power = miss_y**gamma
-    ratio = np.divide(power, miss_y, out=np.zeros_like(power), where=miss_y > 0)
-    q[rows, label] = -miss_y
-    slopes = (class_weight[label] * (power + gamma * q_y * log_q_y * ratio))[:, None] * q
-    grad[:] = weight[:, None] * slopes
-    hess[:] = weight[:, None] * np.maximum(mean, bound * np.abs(slopes))
-    return float((weight * class_weight[label] * power * log_q_y).sum())
+    options = (sample_weight, factor, damping, bound, grad, hess)
+    return softmax_gradients(Focal(gamma, class_weight), z, y, *options)
 
 
 in_numpy = SimpleNamespace(binary=binary, softmax=softmax)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Self
 
 import numpy as np
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import check_cv
 from sklearn.utils import _safe_indexing
 from sklearn.utils.multiclass import check_classification_targets
@@ -17,7 +19,8 @@ from sklearn.utils.validation import (
     column_or_1d,
 )
 
-from refocal import Focal, choose_calibration
+from refocal import Focal, Objective, choose_calibration
+from refocal.sklearn._base import codes_of
 from refocal.sklearn._gradients import Floats
 from refocal.sklearn.posterior import WrappedClassifier, as_softmax, check_objective, logits_of
 
@@ -32,12 +35,14 @@ class CalibratedPosterior(WrappedClassifier):
     Args:
         estimator: A classifier.
         objective: What its loss was: a softmax objective such as `refocal.Focal`, or `refocal.SigmoidFocal`
-            with two classes. None for the classifier's own ``objective_``, and for the log loss where it has
-            none.
+            with two classes. None for the ``objective_`` of refocal's classifiers, also at the end of a
+            pipeline or in a search, and for the log loss elsewhere.
         method: "auto" for the choice, or one of the names that `refocal.Selection` gives its methods: "raw",
-            "psi", "ts_nll" for temperature scaling, "psi_ts_fl", ...
+            "psi", "ts_nll" for temperature scaling, as ``CalibratedClassifierCV(method="temperature")`` does
+            it, "psi_ts_fl", ... One that has no answer for the rows, as a temperature for logits that know
+            nothing, is left out with a warning.
         cv: A number of folds, a splitter of scikit-learn, or "prefit": then the classifier is fitted already,
-            and `fit` gets rows that it has not seen.
+            and `fit` gets rows that it has not seen. A ``FrozenEstimator`` is taken as it is, too.
         n_resamples: Of the rows, for the intervals in ``selection_``.
         random_state: Of these resamples.
 
@@ -45,6 +50,7 @@ class CalibratedPosterior(WrappedClassifier):
         estimator_: The classifier, fitted on all rows.
         selection_: What was found: print it for the table and the advice.
         method_: The name of the method that is applied.
+        temperature_: Its temperature; 1 where it has none.
         classes_: The labels.
 
     Example:
@@ -109,10 +115,8 @@ class CalibratedPosterior(WrappedClassifier):
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))
-        codes = np.searchsorted(self.classes_, labels)
-        objective = (
-            getattr(self.estimator_, "objective_", Focal(0.0)) if self.objective is None else self.objective
-        )
+        codes = codes_of(self.classes_, labels)
+        objective = objective_of(self.estimator_) if self.objective is None else self.objective
         check_objective(objective)
         self.selection_ = choose_calibration(
             logits,
@@ -123,12 +127,21 @@ class CalibratedPosterior(WrappedClassifier):
         )
         self.method_ = self.selection_.winner if self.method == "auto" else self.method
         found = {method.name: method for method in self.selection_.methods}
+        skipped = dict(self.selection_.skipped)
+        if self.method_ in skipped:  # one fold of a search must not end it
+            warnings.warn(
+                f"{self.method_} has no answer for these rows, so the softmax is taken as it is: "
+                f"{skipped[self.method_]}",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+            self.method_ = "raw"
         if self.method_ not in found:
-            reason = dict(self.selection_.skipped).get(self.method_, "unknown here")
             raise ValueError(
-                f"method must be 'auto' or one of {', '.join(found)}, got {self.method!r}: {reason}"
+                f"method must be 'auto' or one of {', '.join(found)}, got {self.method!r}: unknown here"
             )
         self._method = found[self.method_]
+        self.temperature_ = self._method.temperature
         return self
 
     def decision_function(self, X: Any) -> Floats:
@@ -165,3 +178,13 @@ class CalibratedPosterior(WrappedClassifier):
                 raise ValueError(f"cv must leave rows of all {logits.shape[1]} classes in each fold")
             logits[held_out] = logits_of(model, _safe_indexing(X, held_out))
         return logits
+
+
+def objective_of(estimator: Any) -> Objective:
+    """Return what a fitted classifier was trained with: its own objective, or the log loss."""
+    found = getattr(estimator, "objective_", None)  # LightGBM's classifier has a word there
+    if isinstance(found, Objective):
+        return found
+    inner = getattr(estimator, "best_estimator_", None)  # of a search
+    inner = estimator.steps[-1][1] if inner is None and hasattr(estimator, "steps") else inner
+    return Focal(0.0) if inner is None else objective_of(inner)

@@ -130,7 +130,7 @@ class FocalMLPClassifier(FocalClassifier):
         torch = _torch()
         X = validate_data(self, X, dtype=np.float64, reset=False)
         with torch.no_grad():
-            logits: Floats = self.network_(torch.from_numpy(X).to(self.device)).cpu().numpy()
+            logits: Floats = self.network_(torch.tensor(X, device=self.device)).cpu().numpy()
         return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
 
     def _train(self, torch: Any, train: list[Any], held_out: list[Any] | None, prior: Floats) -> None:
