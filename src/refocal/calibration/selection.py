@@ -7,12 +7,14 @@ import math
 from typing import Any
 
 from refocal._arrays import Array
-from refocal.calibration.temperature import scaled_probs
+from refocal.calibration._links import Numbers, Way, probs_of
+from refocal.calibration._problem import Task
 from refocal.metrics import CalibrationStats, Interval
-from refocal.objectives import Focal, Objective, objective_from_dict
+from refocal.objectives import Focal, Objective, SigmoidFocal, objective_from_dict
+from refocal.objectives.base import ScoreKind
 
 METHODS = {
-    "raw": "the softmax as it is",
+    "raw": "the scores as they are",
     "psi": "the objective's posterior",
     "psi_unsmoothed": "the same, label smoothing taken out",
     "ts_nll": "a temperature by the NLL",
@@ -21,6 +23,11 @@ METHODS = {
     "psi_ts_fl_unsmoothed": "the same, label smoothing taken out",
     "focal_ts": "psi after a temperature by the NLL of the result",
     "focal_ts_free": "the same, with a fitted gamma",
+    "platt": "a temperature and a bias by the NLL",
+    "ts_nll_per_label": "a temperature for each label by the NLL",
+    "ts_nll_per_class": "a temperature for each class by the NLL of its sigmoid",
+    "focal_ts_per_label": "psi after a temperature for each label by the NLL of the result",
+    "platt_per_label": "a temperature and a bias for each label by the NLL",
 }
 """The methods, from simple to complex: of two that cannot be told apart, the first is chosen."""
 
@@ -39,17 +46,22 @@ class Method:
     """One way from logits to probabilities, link(logits / T), and how it does on held-out rows.
 
     Attributes:
-        name: "raw", "psi", "psi_unsmoothed", "ts_nll", "ts_fl", "psi_ts_fl", "psi_ts_fl_unsmoothed",
-            "focal_ts" or "focal_ts_free".
-        temperature: T, fitted on all rows; 1 where none is fitted.
-        link: The objective whose posterior is taken, or None for the softmax.
+        name: One of those that `choose_calibration` lists.
+        temperature: T, fitted on all rows; 1 where none is fitted. A number, or one for each label.
+        link: The objective whose posterior is taken, or None for the raw scores.
         nll: The held-out metrics, each with its interval.
         brier: See nll.
         ece: See nll.
         classwise_ece: See nll.
         error_rate: See nll.
         behind: NLL minus that of the winner, with its paired interval.
-        stats: The held-out bins, for reliability diagrams.
+        stats: The held-out bins, for reliability diagrams; of P(y = 1) of all entries for sigmoid scores.
+        bias: What is added to logits / T; a number, or one for each label.
+        floor: The share of the raw scores of logits / T + bias that is mixed into a posterior which would be
+            0 for outcomes that can happen, as that of `Asymmetric` is up to its clip.
+        scores: What turns logits into raw scores: "softmax", "sigmoid" or "one-vs-rest".
+        converged: Whether the search for the numbers ended with a small step.
+        shared: Labels that have the numbers of all labels, since they are too rarely 1 or 0 for their own.
 
     Example:
         >>> from refocal import choose_calibration
@@ -59,7 +71,7 @@ class Method:
     """
 
     name: str
-    temperature: float
+    temperature: Numbers
     link: Objective | None
     nll: Interval
     brier: Interval
@@ -68,21 +80,31 @@ class Method:
     error_rate: Interval
     behind: Interval
     stats: CalibrationStats
+    bias: Numbers = 0.0
+    floor: float = 0.0
+    scores: ScoreKind = "softmax"
+    converged: bool = True
+    shared: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
-        return f"Method({self.name!r}, T={self.temperature:.4g}, NLL {self.nll})"
+        return f"Method({self.name!r}, T={_short(self.temperature)}, NLL {self.nll})"
 
     def log_probs(self, logits: Array, *, axis: int = -1) -> Array:
         """Return log-probabilities, of the same shape, dtype and library."""
-        return scaled_probs(logits, self.temperature, self.link, axis, log=True)
+        return probs_of(self.scores, logits, self._way, axis, log=True)
 
     def probs(self, logits: Array, *, axis: int = -1) -> Array:
         """Return probabilities, of the same shape, dtype and library."""
-        return scaled_probs(logits, self.temperature, self.link, axis)
+        return probs_of(self.scores, logits, self._way, axis)
+
+    @property
+    def _way(self) -> Way:
+        return Way(self.temperature, self.link, self.bias, self.floor)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the method as a dictionary that JSON can hold; an infinite number is None."""
-        fields: dict[str, Any] = {"name": self.name, "temperature": self.temperature}
+        names = ("name", "temperature", "bias", "floor", "scores", "converged", "shared")
+        fields: dict[str, Any] = {name: _as_list(getattr(self, name)) for name in names}
         fields["link"] = None if self.link is None else self.link.to_dict()
         for name in (*METRICS, "behind"):
             fields[name] = _interval_to_dict(getattr(self, name))
@@ -100,9 +122,36 @@ class Method:
             raise ValueError(f"name must be one of {', '.join(METHODS)}, got {fields['name']!r}")
         for name in (*METRICS, "behind"):
             fields[name] = _interval_from_dict(fields[name])
+        for name in ("temperature", "bias", "shared"):
+            if isinstance(fields.get(name), list):
+                fields[name] = tuple(fields[name])
         link = fields["link"]
         fields["link"] = None if link is None else objective_from_dict(link)
         return cls(**fields | {"stats": CalibrationStats.from_dict(fields["stats"])})
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelGain:
+    """What the winner changes for one label of a multilabel task.
+
+    Attributes:
+        label: Its number.
+        n_positive: How many rows have it.
+        gap: NLL of the winner minus that of the raw scores, with its paired interval.
+
+    Example:
+        >>> LabelGain(3, 120, Interval(-0.02, -0.03, -0.01, 0.95, "bootstrap")).gains
+        True
+    """
+
+    label: int
+    n_positive: int
+    gap: Interval
+
+    @property
+    def gains(self) -> bool:
+        """Whether the winner is clearly better than the raw scores for this label."""
+        return self.gap.high < 0
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -146,6 +195,9 @@ class Selection:
     winner: str
     clear: bool
     psi_gap: Interval | None
+    task: Task = "multiclass"
+    labels: tuple[LabelGain, ...] = ()
+    assumed: bool = False
 
     @property
     def psi_harms(self) -> bool:
@@ -175,6 +227,7 @@ class Selection:
             "objective": self.objective.to_dict(),
             "methods": [method.to_dict() for method in self.methods],
             "skipped": [list(pair) for pair in self.skipped],
+            "labels": [dataclasses.asdict(x) | {"gap": _interval_to_dict(x.gap)} for x in self.labels],
             "psi_gap": None if self.psi_gap is None else _interval_to_dict(self.psi_gap),
             "psi_harms": self.psi_harms,
             "sentence": self.sentence,
@@ -183,11 +236,16 @@ class Selection:
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Selection:
         """Return what `to_dict` described."""
-        own = {f.name: fields[f.name] for f in dataclasses.fields(cls)}
+        young = ("task", "labels", "assumed")  # not in the first files
+        names = [f.name for f in dataclasses.fields(cls) if f.name in fields or f.name not in young]
+        own = {name: fields[name] for name in names}
         own["objective"] = objective_from_dict(own["objective"])
         own["methods"] = tuple(Method.from_dict(method) for method in own["methods"])
         own["skipped"] = tuple((name, reason) for name, reason in own["skipped"])
         own["psi_gap"] = None if own["psi_gap"] is None else _interval_from_dict(own["psi_gap"])
+        own["labels"] = tuple(
+            LabelGain(**x | {"gap": _interval_from_dict(x["gap"])}) for x in own.get("labels", ())
+        )
         return cls(**own)
 
     def __repr__(self) -> str:
@@ -202,7 +260,7 @@ class Selection:
         for m in self.methods:
             intervals = [dataclasses.replace(getattr(m, name), debiased=False) for name in METRICS]
             star = " *" if m.name == self.winner else ""
-            lines.append([m.name + star, f"{m.temperature:.4g}", *map(str, intervals)])
+            lines.append([m.name + star, _short(m.temperature), *map(str, intervals)])
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         rows = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines]
         notes = [f"{name} left out: {reason}." for name, reason in self.skipped]
@@ -232,8 +290,10 @@ class Selection:
             )
         what = f"{winner.name} ({METHODS[winner.name]})"
         if winner.temperature != 1:
-            what += f" with T = {winner.temperature:.3g}"
-        if isinstance(winner.link, Focal) and winner.name == "focal_ts_free":
+            what += f" with T = {_short(winner.temperature, 3)}"
+        if winner.bias != 0:
+            what += f" and bias = {_short(winner.bias, 3)}"
+        if isinstance(winner.link, (Focal, SigmoidFocal)) and winner.name == "focal_ts_free":
             what += f" and gamma = {winner.link.gamma:.3g}"
         gain = f"against raw it changes the NLL by {_nats(_minus(raw.behind))}"
         if self.clear:
@@ -246,6 +306,7 @@ class Selection:
     def _why_psi_harms(self) -> str:
         assert self.psi_gap is not None
         temperature = next((m.temperature for m in self.methods if m.name == "ts_fl"), 1.0)
+        assert isinstance(temperature, float)  # pooled
         if temperature > 1:
             why = (
                 "the logits are sharper than those of the minimiser that psi starts from (the loss itself "
@@ -264,6 +325,17 @@ def _interval_to_dict(x: Interval) -> dict[str, Any]:
 def _interval_from_dict(fields: dict[str, Any]) -> Interval:
     values: dict[str, Any] = {name: math.inf if value is None else value for name, value in fields.items()}
     return Interval(**values)
+
+
+def _as_list(x: Any) -> Any:
+    return list(x) if isinstance(x, tuple) else x
+
+
+def _short(x: Numbers, digits: int = 4) -> str:
+    """Return a number, or the span of several."""
+    if isinstance(x, tuple):
+        return f"{min(x):.{digits}g} to {max(x):.{digits}g}"
+    return f"{x:.{digits}g}"
 
 
 def _minus(x: Interval) -> Interval:
