@@ -14,9 +14,10 @@ import scipy.special
 import torch
 
 import refocal
-from refocal import Focal, Selection, choose_calibration
+import refocal.calibration._search
+from refocal import Focal, Objective, Selection, choose_calibration
 from refocal.calibration import selection
-from refocal.calibration.choose import paired_means
+from refocal.calibration.choose import decide, paired_means
 
 FOCAL = Focal(2.0)
 SMOOTHED = Focal(2.0, label_smoothing=0.1)
@@ -90,8 +91,7 @@ def test_smoothing_is_taken_out_after_a_temperature_too():
     logits = 2 * SMOOTHED.logits(posterior)
     found = choose(logits, labels, SMOOTHED)
     assert found.winner == "psi_ts_fl_unsmoothed"
-    # Not the KL divergence, which is infinite where the difference s - eps/K is cut off at 0.
-    assert np.abs(found.apply(logits) - posterior).max() < 0.02
+    assert refocal.kl_divergence(posterior, found.apply(logits)) < 0.002
 
 
 def test_too_sharp_logits_make_psi_harmful_and_it_says_why(sharp):
@@ -126,8 +126,11 @@ def test_too_few_rows_say_that_nothing_is_clear(seed):
     posterior, labels = made(40, seed=seed)
     found = choose(FOCAL.logits(posterior), labels)
     assert not found.clear
-    assert found.winner == "raw"  # the simplest
-    assert re.match("Nothing is clear.* with 40 rows. Keep the softmax for now", found.sentence)
+    if found.winner == "raw":
+        assert re.match("Nothing is clear.* with 40 rows. Keep the softmax as it is for now", found.sentence)
+    else:
+        assert "for now" in found.sentence
+        assert "But its lead is not clear with 40 rows: they do not tell it from " in found.sentence
 
 
 def test_a_lead_over_raw_that_is_not_one_over_all():
@@ -139,17 +142,33 @@ def test_a_lead_over_raw_that_is_not_one_over_all():
     assert "its lead is not clear with 600 rows: they do not tell it from " in found.sentence
 
 
-def test_nothing_is_used_that_is_not_shown_to_beat_the_softmax():
-    """Psi cannot be told from the best method here, but neither from the softmax; temperatures can."""
+def test_the_rule_is_the_simplest_within_half_a_standard_error():
+    rng = np.random.default_rng(0)
+    base = rng.exponential(size=400)
+    step = 0.3 * rng.normal(size=400)
+    step -= step.mean()
+    error = step.std() / 20
+
+    def chosen(*behind):
+        losses = np.stack([base + (gap * error + step if gap else 0) for gap in behind], axis=1)
+        return decide(losses, losses.mean(axis=0), 0.0)
+
+    assert chosen(0.4, 0.0) == 0
+    assert chosen(0.6, 0.0) == 1
+    assert chosen(0.6, 0.4, 0.0) == 1
+    assert chosen(0.0, 0.0, -0.4) == 0
+    assert decide(np.array([[0.5, 0.4], [0.5, 0.6]]) + [0.0005, 0.0], np.array([0.5005, 0.5]), 0.001) == 0
+    assert decide(np.array([[np.inf, 1.0], [1.0, 1.0]]), np.array([np.inf, 1.0]), 0.001) == 1
+
+
+def test_a_temperature_that_the_rows_speak_for_is_taken_on_few_rows():
+    """It is likelier better than the softmax, though 400 rows do not show it clearly."""
     posterior, labels = made(400, seed=6)
-    found = choose(0.6 * np.log(posterior), labels)
-    gap = found.psi_gap
-    assert gap.value < 0 < gap.high
-    assert found.winner == "ts_nll"
-    assert found.method("raw").behind.low > 0
+    found = choose(0.75 * np.log(posterior), labels)
+    assert found.winner != "raw"
+    assert found.method("raw").behind.low < 0 < found.method("raw").behind.value
     assert not found.clear
-    assert "for now" in found.sentence
-    assert "they do not tell it from psi" in found.sentence
+    assert "they do not tell it from raw" in found.sentence
 
 
 def test_metrics_of_the_softmax_are_the_plain_ones():
@@ -300,15 +319,90 @@ def test_an_interval_holds_its_point_or_says_that_it_is_debiased(sharp):
     assert str(outside[0]).endswith("], debiased")
 
 
-def test_a_probability_of_zero_for_a_label_is_infinitely_bad_but_no_crash():
+class Zeros(Objective):
+    """An objective of somebody else, whose posterior is the softmax with small probabilities cut off."""
+
+    def loss(self, logits, labels, *, axis=-1):
+        return Focal(0.0).loss(logits, labels, axis=axis)
+
+    def log_posterior(self, logits, *, axis=-1):
+        p = scipy.special.softmax(logits, axis=axis)
+        p = np.where(p < 0.2, 0, p)
+        with np.errstate(divide="ignore"):
+            return np.log(p / p.sum(axis=axis, keepdims=True))
+
+
+def test_a_link_with_zeros_gets_a_floor():
     posterior, labels = made(400)
-    logits = 8 * SMOOTHED.logits(posterior)  # far too sharp: taking the smoothing out gives zeros
-    found = choose(logits, labels, SMOOTHED)
-    bad = found.method("psi_unsmoothed")
-    assert bad.nll.value == bad.behind.low == math.inf
-    assert "inf" in str(found)
+    logits = np.log(posterior)
+    found = choose(logits, labels, Zeros())
+    psi = found.method("psi")
+    assert psi.floor == 1 / 402
+    assert math.isfinite(psi.nll.value)
+    wanted = (1 - psi.floor) * Zeros().posterior(logits) + psi.floor * scipy.special.softmax(logits, axis=1)
+    np.testing.assert_allclose(psi.probs(logits), wanted, rtol=1e-12)
+    assert psi.nll.value > found.method("raw").nll.value
+    assert found.winner == "raw"
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.2, 3.0])
+def test_the_choice_is_never_infinite_with_label_smoothing(noise):
+    """It was in 25 of 72 such cases with 200 rows, as taking the smoothing out left zeros."""
+    rng = np.random.default_rng(1)
+    posterior, labels = made(200, 10, seed=3)
+    found = choose(SMOOTHED.logits(posterior) + noise * rng.normal(size=posterior.shape), labels, SMOOTHED)
+    posterior, _ = made(20_000, 10, seed=4)
+    fresh = SMOOTHED.logits(posterior) + noise * rng.normal(size=posterior.shape)
+    for method in found.methods:
+        loss = -(posterior * method.log_probs(fresh)).sum(axis=1)
+        assert np.isfinite(loss).all()
+        assert math.isfinite(method.nll.value)
+
+
+def test_a_fit_that_does_not_converge_is_said_and_not_warned_of(monkeypatch):
+    monkeypatch.setattr(refocal.calibration._search, "MAX_STEPS", 2)
+    posterior, labels = made(300)
+    found = choose(3 * np.log(posterior), labels)
+    assert not found.method("focal_ts_free").converged
+    assert found.method("raw").converged
+    assert "focal_ts_free: the search for its numbers did not converge." in str(found).splitlines()
+    assert Selection.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+
+
+def test_an_infinite_number_is_none_in_json():
+    posterior, labels = made(100)
+    found = choose(np.log(posterior), labels)
+    infinite = refocal.Interval(math.inf, math.inf, math.inf, 0.9, "analytic")
+    found = dataclasses.replace(found, methods=(dataclasses.replace(found.methods[0], nll=infinite),))
     fields = json.loads(json.dumps(found.to_dict(), allow_nan=False))
-    assert Selection.from_dict(fields).method("psi_unsmoothed").nll.value == math.inf
+    assert Selection.from_dict(fields).method("raw").nll.value == math.inf
+
+
+def test_old_dictionaries_load():
+    posterior, labels = made(100)
+    found = choose(np.log(posterior), labels)
+    fields = json.loads(json.dumps(found.to_dict()))
+    for name in ("task", "labels", "assumed"):
+        del fields[name]
+    for method in fields["methods"]:
+        for name in ("bias", "floor", "scores", "converged", "shared"):
+            del method[name]
+    assert Selection.from_dict(fields) == found
+
+
+def test_notebooks_and_frames():
+    posterior, labels = made(100)
+    found = choose(np.log(posterior), labels, None)
+    page = found._repr_html_()
+    assert page.count("<tr>") == len(found.methods) + 1
+    assert f"<td>{found.winner} *</td>" in page
+    assert "No objective was given: Focal(gamma=2.0, weight=None, label_smoothing=0.0) is assumed." in page
+    bad = dataclasses.replace(found, skipped=(("ts_fl", "<script>alert(1)</script>"),))
+    assert "<script>" not in bad._repr_html_()
+    frame = found.to_frame()
+    assert list(frame.index) == [m.name for m in found.methods]
+    assert frame.loc["ts_nll", "nll_high"] == found.method("ts_nll").nll.high
+    assert frame.index[frame["winner"]].tolist() == [found.winner]
 
 
 def test_methods_that_cannot_be_fitted_are_left_out_with_the_reason():
@@ -392,7 +486,7 @@ def test_the_same_seed_gives_the_same_selection():
         (
             {"objective": refocal.SigmoidFocal()},
             ValueError,
-            r"one on a softmax, got SigmoidFocal \(sigmoid\)",
+            r"labels must have the shape \(30, 4\) of logits for a multilabel task, got \(30,\): .* OneVsRest",
         ),
         ({"n_folds": 1}, ValueError, r"n_folds must be within 2\.\.30, got 1"),
         ({"n_folds": 31}, ValueError, r"n_folds must be within 2\.\.30, got 31"),

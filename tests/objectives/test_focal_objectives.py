@@ -66,7 +66,8 @@ def test_logits_and_posterior_are_inverse(spec, backend):
     eta = np.concatenate([posteriors(), [[1, 0, 0], [0.5, 0.5, 0], [0.999, 5e-4, 5e-4]]])
     x = backend.array(eta)
     back = backend.check(spec.posterior(spec.logits(x)), x)
-    np.testing.assert_allclose(back, without_smoothing(eta, spec), atol=5e-6 if backend.dtype == "float32" else 1e-13)
+    tolerance = 5e-6 if backend.dtype == "float32" else 1e-13
+    np.testing.assert_allclose(back, without_smoothing(eta, spec), atol=tolerance)
 
 
 @pytest.mark.parametrize("spec", FOCALS + SIGMOIDS, ids=IDS)

@@ -65,9 +65,7 @@ def candidates(problem: Problem, objective: Objective) -> Candidates:
         # On a softmax this is for psi alone, with its exact derivatives.
         if problem.kind != "softmax" or plain.plain_gamma:
             way = links[""]
-            attempt(
-                ("focal_ts",), lambda: {"focal_ts": _scaled(fit_link_temperature(problem, way), way)}
-            )
+            attempt(("focal_ts",), lambda: {"focal_ts": _scaled(fit_link_temperature(problem, way), way)})
     if problem.kind != "one-vs-rest":
         attempt(("focal_ts_free",), lambda: {"focal_ts_free": _free(problem, plain)})
     if problem.kind == "sigmoid":

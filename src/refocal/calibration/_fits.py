@@ -20,13 +20,11 @@ from refocal.calibration._search import (
     along_the_ridge,
     by_differences,
     focal_at,
-    from_ridge,
     moments,
     newton,
     nll_at,
     psi_nll_at,
     quasi_newton,
-    to_ridge,
 )
 from refocal.metrics.binning import bin_rows, make_bins
 from refocal.objectives import Objective, SigmoidFocal, losses_of
@@ -47,7 +45,7 @@ FEWEST_OUTCOMES = 20
 
 
 class Fit(NamedTuple):
-    """The end of a fit: log b = -log T, gamma (of psi after the temperature) or bias, and how it got there."""
+    """The end of a fit: log b = -log T, gamma (of psi after T) or a bias, and how it got there."""
 
     log_b: float
     passes: int
@@ -131,10 +129,8 @@ def fit_focal_temperature(problem: Problem, alpha: Any = None) -> Fit:
         found = quasi_newton(first, np.array([point[0], gamma]), start, (gamma, gamma), strict=False)
         if found.value < best:
             best, point = found.value, found.point
-    bounds = (0.0, math.log1p(LARGEST_FREE_GAMMA))
-    found = quasi_newton(along_the_ridge(surface), to_ridge(point), start, bounds)
-    log_b, gamma = from_ridge(found.point)
-    return Fit(float(log_b), found.passes, found.converged, float(max(gamma, 0.0)))
+    found = along_the_ridge(surface, point, start, (0.0, LARGEST_FREE_GAMMA))
+    return Fit(float(found.point[0]), found.passes, found.converged, float(found.point[1]))
 
 
 def fit_platt(problem: Problem) -> Fit:
@@ -159,7 +155,7 @@ def fit_platt(problem: Problem) -> Fit:
 def fit_each_label(
     problem: Problem, pooled: Fit, fit: Callable[[Problem, int], Fit]
 ) -> tuple[list[Fit], tuple[int, ...]]:
-    """Return a fit for each label, and the labels that have the pooled one: too few outcomes, or no minimum."""
+    """Return a fit for each label, and which have the pooled one: too few outcomes, or no minimum."""
     fits, shared = [], []
     for j in range(problem.z.shape[1]):
         positive = int(problem.one[:, j].sum())
@@ -184,7 +180,7 @@ def plain_gamma(objective: Objective) -> float | None:
 
 
 def sigmoid_psi(z: Floats, one: Any, shift: Any, powers: Any = None) -> Surface:
-    """Return the NLL of the log-odds log h(p) - log h(1 - p) + shift of p = sigmoid(b z), and its derivatives.
+    """Return the NLL, and its derivatives, of log h(p) - log h(1 - p) + shift as log-odds, p = sigmoid(b z).
 
     With t = b z and rho(t) = e^t log(1 + e^-t) these are
     (1 + gamma) t + log(1 + gamma rho(-t)) - log(1 + gamma rho(t)) + shift, and rho' = rho - sigmoid. The
@@ -295,10 +291,10 @@ def _search_ece(problem: Problem, n_bins: int, start: Start) -> Fit:
 
     def confidence(u: float) -> Floats:
         if problem.kind == "softmax":
-            return 1 / moments(rows, math.exp(u), order=0)[0]
+            return np.asarray(1 / moments(rows, math.exp(u), order=0)[0])
         way = Way(math.exp(-u))
         probs = np.exp(log_probs_of(problem.kind, problem.z.astype(np.float64), way, 1))
-        return probs.reshape(-1) if problem.kind == "sigmoid" else probs.max(axis=1)
+        return np.asarray(probs.reshape(-1) if problem.kind == "sigmoid" else probs.max(axis=1))
 
     def error(u: float) -> float:
         found = Rows("probs", confidence(u), "probs", SUM_TOLERANCE, hit.astype(np.int64))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any, NamedTuple, TypeAlias
 
@@ -10,7 +11,7 @@ import numpy as np
 from refocal._arrays import Array, log_softmax, map_rows, namespace, softplus, working_dtype
 from refocal._checks import check_axis, check_floats, check_scores
 from refocal._rows import Floats
-from refocal.objectives import Asymmetric, Objective, OneVsRest, log_posterior_of
+from refocal.objectives import Asymmetric, Objective, OneVsRest, SigmoidFocal, log_posterior_of
 from refocal.objectives.base import ScoreKind, per_class
 
 Numbers: TypeAlias = float | tuple[float, ...]
@@ -18,7 +19,7 @@ Numbers: TypeAlias = float | tuple[float, ...]
 
 
 class Way(NamedTuple):
-    """link(logits / T + bias), mixed with a little of the raw scores of logits / T + bias where it has a floor.
+    """link(logits / T + bias), and where it has a floor a little of the raw scores of logits / T + bias.
 
     Attributes:
         temperature: T, one number or one for each label.
@@ -82,12 +83,23 @@ def log_both(z: Floats, way: Way) -> tuple[Floats, Floats]:
     if way.link is None:
         t = scaled(z, way, 1)
         return -np.logaddexp(0, -t), -np.logaddexp(0, t)
+    if isinstance(way.link, SigmoidFocal):
+        # 1 - p is the score of the mirrored loss, without a difference that can be 0.
+        t = scaled(z, way, 1)
+        return log_posterior_of(way.link, t, 1), log_posterior_of(_mirrored(way.link), -t, 1)
     with np.errstate(divide="ignore"):
         one = np.minimum(log_probs_of("sigmoid", z, way, 1), 0)
         # log(1 - e^x), by that of its two forms which keeps the digits
         near = one > -math.log(2)
         zero = np.where(near, np.log(-np.expm1(np.where(near, one, -1))), np.log1p(-np.exp(one)))
     return one, zero
+
+
+def _mirrored(link: SigmoidFocal) -> SigmoidFocal:
+    alpha = link.alpha
+    if alpha is not None:
+        alpha = tuple(1 - a for a in alpha) if isinstance(alpha, tuple) else 1 - alpha
+    return dataclasses.replace(link, alpha=alpha)
 
 
 def _raw(kind: ScoreKind, z: Array, axis: int) -> Array:

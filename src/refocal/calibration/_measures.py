@@ -1,4 +1,4 @@
-"""How good held-out probabilities of a task are: every metric of the table with its interval, and the bins."""
+"""How good held-out probabilities of a task are: the metrics of the table with intervals, and the bins."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ RESAMPLED_ENTRIES, FEWEST_RESAMPLES = 5 * 10**7, 100
 
 
 def measure(
-    problem: Problem, log_probs: Floats, losses: Floats, level: float, n_bins: int, n_resamples: int, seed: int
+    problem: Problem,
+    log_probs: Floats,
+    losses: Floats,
+    level: float,
+    n_bins: int,
+    n_resamples: int,
+    seed: int,
 ) -> dict[str, Any]:
     """Return every metric of held-out log-probabilities, (n, K) or of y = 1 for each entry, and the bins."""
     n_resamples = min(n_resamples, max(FEWEST_RESAMPLES, RESAMPLED_ENTRIES // problem.z.size))

@@ -33,7 +33,7 @@ def check_task(task: object, objective: Objective | None = None) -> None:
 
 
 def task_of(task: Task | None, objective: Objective | None, ndim: int) -> Task:
-    """Return the task that was said, that of the objective, or that of the shape: never that of the values."""
+    """Return the task that was said, that of the objective, or that of the shape: never by the values."""
     check_task(task, objective)
     if task is not None:
         return task
@@ -77,7 +77,7 @@ class Problem:
     def one(self) -> Booleans:
         """Where the outcome is 1, of the shape of z."""
         if self.labels.ndim == 2:
-            return self.labels == 1
+            return np.asarray(self.labels == 1)
         return np.asarray(self.labels[:, None] == np.arange(self.z.shape[1]))
 
     def take(self, index: npt.NDArray[np.intp]) -> Problem:
@@ -103,7 +103,9 @@ class Problem:
         return -held_out.values[np.arange(self.n_rows), self.labels]
 
 
-def problem_of(logits: Any, labels: Any, task: Task | None, objective: Objective | None, axis: int) -> Problem:
+def problem_of(
+    logits: Any, labels: Any, task: Task | None, objective: Objective | None, axis: int
+) -> Problem:
     """Return the problem that logits and labels are, by the task or the objective."""
     logits = check_floats("logits", logits)
     task = task_of(task, objective, logits.ndim)
@@ -125,7 +127,9 @@ def problem_of(logits: Any, labels: Any, task: Task | None, objective: Objective
         hint = ""
         if task == "multilabel" and y.shape == shape[:-1]:
             hint = ": labels that name one class of each row need OneVsRest(...) as the objective"
-        raise ValueError(f"labels must have the shape {shape} of logits for a {task} task, got {y.shape}{hint}")
+        raise ValueError(
+            f"labels must have the shape {shape} of logits for a {task} task, got {y.shape}{hint}"
+        )
     if y.size and not 0 <= y.min() <= y.max() <= 1:
         wrong = int(y.min()) if y.min() < 0 else int(y.max())
         raise ValueError(f"labels must be 0 or 1 for a {task} task, got {wrong}")

@@ -184,7 +184,9 @@ class Start(NamedTuple):
         spread = _spread(some.some(SPREAD_ROWS))
         spread = spread if spread.any() else _spread(rows)
         if not spread.any():
-            rule = "not all be 0: they are" if pairs else "differ within a row: in every row they are constant"
+            rule = (
+                "not all be 0: they are" if pairs else "differ within a row: in every row they are constant"
+            )
             raise ValueError(f"logits must {rule}, and T is arbitrary")
         if not rows.gap.any():
             where = "what the sign of the logit says" if pairs else "at the largest logit of their row"
@@ -278,7 +280,7 @@ class Found(NamedTuple):
 def quasi_newton(
     surface: Surface, point: Floats, start: Start, bounds: tuple[float, float], *, strict: bool = True
 ) -> Found:
-    """Return the point at which a surface is smallest, with its second number within bounds.
+    """Return the point (log b, another number) at which a surface is smallest, the latter within bounds.
 
     The first step is that of Fisher scoring; BFGS then learns the curvature from the slopes.
     """
@@ -286,7 +288,8 @@ def quasi_newton(
     passes = 1
     while passes < MAX_STEPS:
         step = _bounded_step(point, slope, matrix, bounds)
-        if np.abs(step).max() <= TOLERANCE / 100 or -(slope @ step) <= NO_GAIN:
+        # Far out the gain of a step vanishes with the slope of a loss that falls all the way.
+        if np.abs(step).max() <= TOLERANCE / 100 or (-(slope @ step) <= NO_GAIN and not start.far(point[0])):
             return Found(value, point + step, passes, True)
         if abs(point[0] + step[0] - start.centre) > LIMIT:
             if strict:
@@ -318,27 +321,20 @@ def _bounded_step(point: Floats, slope: Floats, matrix: Floats, bounds: tuple[fl
     return np.array([min(max(step, -LONGEST_STEP), LONGEST_STEP), move])
 
 
-def along_the_ridge(surface: Surface) -> Surface:
-    """Return a surface over (log b, gamma) as one over (log b + log(1 + gamma), log(1 + gamma)).
+def along_the_ridge(surface: Surface, point: Floats, start: Start, bounds: tuple[float, float]) -> Found:
+    """Return what `quasi_newton` does for (log b, gamma), found as (log b + w, w) with w = log(1 + gamma).
 
     Far from 0, psi takes logits times (1 + gamma) b: along its level lines the first number stays, and what
     is left of the loss depends on the second alone. In b and gamma that valley is bent, and steps are short.
     """
 
     def turned(at: Floats) -> tuple[float, Floats, Floats]:
-        value, slope, fisher = surface(from_ridge(at))
+        value, slope, fisher = surface(np.array([at[0] - at[1], math.expm1(at[1])]))
         turn = np.array([[1.0, -1.0], [0.0, math.exp(at[1])]])
         return value, turn.T @ slope, turn.T @ fisher @ turn
 
-    return turned
-
-
-def to_ridge(point: Floats) -> Floats:
-    """Return the place on the ridge of (log b, gamma)."""
     w = math.log1p(point[1])
-    return np.array([point[0] + w, w])
-
-
-def from_ridge(at: Floats) -> Floats:
-    """Return (log b, gamma) of a place on the ridge."""
-    return np.array([at[0] - at[1], math.expm1(at[1])])
+    ends = math.log1p(bounds[0]), math.log1p(bounds[1])
+    found = quasi_newton(turned, np.array([point[0] + w, w]), start, ends)
+    log_b, gamma = found.point[0] - found.point[1], math.expm1(found.point[1])
+    return found._replace(point=np.array([log_b, min(max(gamma, bounds[0]), bounds[1])]))

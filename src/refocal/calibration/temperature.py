@@ -31,7 +31,7 @@ class _Scaling:
     converged_: bool
 
     def predict_proba(self, logits: Array, *, axis: int = -1) -> Array:
-        """Return probabilities, of the same shape, dtype and library; of class 1 where a sigmoid gives them."""
+        """Return probabilities, of the same shape, dtype and library; for sigmoid scores P(y = 1)."""
         self._check_fitted()
         return probs_of(self._kind, logits, Way(self.temperature_, self._link), axis)
 
@@ -143,7 +143,9 @@ class TemperatureScaling(_Scaling):
 
     Logits are those of a softmax (multiclass), the log odds of class 1 (binary), or those of one sigmoid for
     each label (multilabel): then the softmax above is a sigmoid of each entry, and a loss the mean over all
-    entries. The sigmoids of a `OneVsRest` objective are divided by their sum. Data for which the loss falls all the way to T = 0 or T = infinity is refused.
+    entries. The sigmoids of a `OneVsRest` objective are divided by their sum.
+
+    Data for which the loss falls all the way to T = 0 or T = infinity is refused.
 
     Args:
         objective: "nll", "focal", "ece", or an objective.
@@ -207,9 +209,7 @@ class TemperatureScaling(_Scaling):
             ValueError: Where values do not fit, or the loss falls all the way to T = 0 or T = infinity.
         """
         problem = self._problem(logits, labels, axis)
-        return self._finish(
-            fit_temperature(problem, self.objective, self.gamma, self.n_bins), problem.task
-        )
+        return self._finish(fit_temperature(problem, self.objective, self.gamma, self.n_bins), problem.task)
 
     def transform(self, logits: Array) -> Array:
         """Return logits / T, of the same shape, dtype and library."""

@@ -189,10 +189,12 @@ class AsymmetricSingleLabel(_OnSoftmax):
         \quad c_1 = 1 - \epsilon + \epsilon/K, \; c_2 = \epsilon/K
 
     With a = c1 phi(q) and b = c2 q^gamma_neg (gamma_neg (-log q) - 1), the posterior is
-    (lambda q_i + b_i) / (a_i + b_i); lambda makes it sum to 1. Where this is less than 1 % of psi with
-    gamma_pos, divided by 1 - epsilon, as it can be for scores that are no minimiser, it counts as that much, so that no class which
-    can happen gets 0. Without smoothing this is the focal loss with gamma_pos. The risk need not be convex (a small gamma_neg or a large gamma_pos
-    with much smoothing): `posterior` holds at every stationary point, `logits` returns one of them.
+    (lambda q_i + b_i) / (a_i + b_i); lambda makes it sum to 1. Without smoothing this is the focal loss with
+    gamma_pos. Where it is less than 1 % of psi with gamma_pos, divided by 1 - epsilon, as it can be for
+    scores that are no minimiser, it counts as that much: no class that can happen gets 0.
+
+    The risk need not be convex (a small gamma_neg or a large gamma_pos with much smoothing): `posterior`
+    holds at every stationary point, `logits` returns one of them.
 
     Args:
         gamma_pos: A number >= 0.
