@@ -27,7 +27,7 @@ from refocal.metrics.intervals import resample
 
 ROWS = (300, 500, 1000, 2000)
 KINDS = ("minimiser", "sharp", "noisy", "other loss", "smoothed")
-FAMILIES = {"softmax": 100, "sigmoid": 60, "multilabel": 40, "one-vs-rest": 40}
+FAMILIES = {"softmax": 100, "sigmoid": 60, "multilabel": 20, "one-vs-rest": 30}
 """How many data sets each has."""
 
 Make = Callable[[int, int], tuple[Any, Any, Any]]
@@ -112,6 +112,23 @@ RULES: dict[str, Callable[[Any, Any, float], int]] = {
 }
 
 
+def chosen_by_rules(logits: Any, labels: Any, told: Objective) -> tuple[dict[str, str], Any, Any]:
+    """Return the method that each rule chooses, the selection, and the held-out losses of its methods."""
+    kept: list[Any] = []
+
+    def decide(losses: Any, means: Any, negligible: float) -> int:
+        kept.append((losses, {rule: f(losses, means, negligible) for rule, f in RULES.items()}))
+        return int(kept[0][1]["now"])
+
+    original, choose.decide = choose.decide, decide
+    try:
+        selection = choose.choose_calibration(logits, labels, told, n_resamples=100)
+    finally:
+        choose.decide = original
+    losses, chosen = kept[0]
+    return {rule: selection.methods[i].name for rule, i in chosen.items()}, selection, losses
+
+
 def solved(
     family: str, number: int, rows: tuple[int, ...], fresh: int, keep: Path | None = None
 ) -> list[dict[str, Any]]:
@@ -121,28 +138,40 @@ def solved(
     found = []
     for n in rows:
         _, z, labels = make(n, 1000 + n)
-        held_out: dict[str, Any] = {}
-
-        def decide(losses: Any, means: Any, negligible: float, kept: dict[str, Any] = held_out) -> int:
-            kept |= {"losses": losses, "chosen": {r: f(losses, means, negligible) for r, f in RULES.items()}}
-            return kept["chosen"]["now"]
-
-        original, choose.decide = choose.decide, decide
-        try:
-            selection = choose.choose_calibration(z, labels, told, n_resamples=100)
-        finally:
-            choose.decide = original
-        names = [m.name for m in selection.methods]
+        chosen, selection, losses = chosen_by_rules(z, labels, told)
         worth = {m.name: expected_nll(m, eta, logits) for m in selection.methods}
-        chosen = {rule: names[i] for rule, i in held_out["chosen"].items()}
         found.append(
             {"family": family, "kind": kind, "set": number, "n": n, "worth": worth, "chosen": chosen}
         )
         if keep is not None:
-            np.savez_compressed(
-                keep / f"{family}-{number}-{n}", losses=held_out["losses"], worth=[worth[m] for m in names]
-            )
+            np.savez_compressed(keep / f"{family}-{number}-{n}", losses=losses, worth=list(worth.values()))
     return found
+
+
+def images(folder: Path) -> str:
+    """Return what every rule chooses for stored logits of image models, and the test NLL of that."""
+    lines = [
+        "| run | rows | " + " | ".join(f"{rule}: regret" for rule in RULES) + " | best |",
+        "|---|---|---|---|---|---|",
+    ]
+    for path in sorted(folder.glob("*.json")):
+        config, arrays = json.loads(path.read_text())["config"], np.load(path.with_suffix(".npz"))
+        n = len(arrays["validation_labels"])
+        if n < 300:
+            continue
+        told = Focal(config["gamma"], label_smoothing=config["label_smoothing"])
+        parts = [(f"{p}_logits", f"{p}_labels") for p in ("validation", "test")]
+        (z, y), (test_z, test_y) = [(arrays[a].astype(float), arrays[b].astype(int)) for a, b in parts]
+        chosen, selection, _ = chosen_by_rules(z, y, told)
+        each = np.arange(len(test_y))
+        worth = {m.name: -m.log_probs(test_z)[each, test_y].mean() for m in selection.methods}
+        best = min(worth, key=lambda name: worth[name])
+        cells = [f"{name} {worth[name] - worth[best]:.4f}" for name in chosen.values()]
+        name = (
+            f"{config['dataset']}, {config['epochs']} epochs, {config['paradigm']}, gamma {config['gamma']:g}"
+        )
+        lines.append("| " + " | ".join([name, str(n), *cells, f"{best} {worth[best]:.4f}"]) + " |")
+    return "\n".join(lines)
 
 
 def tables(found: list[dict[str, Any]]) -> str:
@@ -185,8 +214,11 @@ def main(arguments: list[str] | None = None) -> str:
     parser.add_argument("--out", type=Path, help="a JSON file for what was found, to be read by --tables")
     parser.add_argument("--tables", type=Path, nargs="+", help="make the tables again, of such files")
     parser.add_argument("--keep", type=Path, help="a folder for held-out losses, to try other rules on")
+    parser.add_argument("--images", type=Path, help="a folder of stored runs of the image study, instead")
     options = parser.parse_args(arguments)
     warnings.simplefilter("error")
+    if options.images:
+        return images(options.images)
     found: list[dict[str, Any]] = []
     if options.tables:
         found = [x for path in options.tables for x in json.loads(path.read_text())]

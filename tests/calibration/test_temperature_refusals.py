@@ -189,7 +189,7 @@ def test_bad_data(kind, logits, labels, error, message):
         (
             lambda: TemperatureScaling(refocal.SigmoidFocal(), task="multiclass"),
             ValueError,
-            r"task must fit the objective, got 'multiclass' for SigmoidFocal \(sigmoid\): wrap it as OneVsRest",
+            r"task must fit the objective, got 'multiclass' for SigmoidFocal \(sigmoid\): wrap it as One",
         ),
         (
             lambda: TemperatureScaling(refocal.Focal(), task="binary"),

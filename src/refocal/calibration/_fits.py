@@ -137,6 +137,8 @@ def fit_platt(problem: Problem) -> Fit:
     """Return T and bias at which the NLL of sigmoid(z / T + bias) is smallest."""
     if problem.one.all() or not problem.one.any():
         raise ValueError("labels must hold both outcomes for a bias")
+    if problem.z[problem.one].min() >= problem.z[~problem.one].max():
+        raise ValueError("labels must not follow from a threshold: the loss falls all the way to T = 0")
     start = _start(problem, perfect=True)
     share = problem.one.mean()
     z, one = problem.z, problem.one
