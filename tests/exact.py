@@ -40,3 +40,14 @@ def focal_loss(logits, label, gamma) -> float:
     with mp.workdps(80):
         _, u, log_q = scores(logits)[label]
         return float(u ** mp.mpf(float(gamma)) * -log_q)
+
+
+def without_smoothing(eta, spec):
+    """Return what is left of a posterior that was smoothed: 1 % of every smoothed probability at least."""
+    eps = getattr(spec, "label_smoothing", 0.0)
+    binary = spec.scores == "sigmoid"
+    both = np.stack([eta, 1 - eta], axis=-1) if binary else np.asarray(eta)
+    smoothed = (1 - eps) * both + eps / both.shape[-1]
+    left = np.maximum(smoothed - eps / both.shape[-1], 0.01 * smoothed if eps else 0)
+    left = left / left.sum(axis=-1, keepdims=True)
+    return left[..., 0] if binary else left

@@ -1,22 +1,19 @@
 """The choice of a calibration: on data whose truth is known, and what it says of it."""
 
-import dataclasses
 import functools
 import json
 import math
 import re
 
-import jax
 import numpy as np
 import pytest
 import scipy.optimize
 import scipy.special
-import torch
 
 import refocal
-from refocal import Focal, Selection, choose_calibration
-from refocal.calibration import selection
-from refocal.calibration.choose import paired_means
+import refocal.calibration._search
+from refocal import Focal, Objective, Selection, choose_calibration
+from refocal.calibration.choose import decide, paired_means
 
 FOCAL = Focal(2.0)
 SMOOTHED = Focal(2.0, label_smoothing=0.1)
@@ -90,8 +87,7 @@ def test_smoothing_is_taken_out_after_a_temperature_too():
     logits = 2 * SMOOTHED.logits(posterior)
     found = choose(logits, labels, SMOOTHED)
     assert found.winner == "psi_ts_fl_unsmoothed"
-    # Not the KL divergence, which is infinite where the difference s - eps/K is cut off at 0.
-    assert np.abs(found.apply(logits) - posterior).max() < 0.02
+    assert refocal.kl_divergence(posterior, found.apply(logits)) < 0.002
 
 
 def test_too_sharp_logits_make_psi_harmful_and_it_says_why(sharp):
@@ -126,8 +122,11 @@ def test_too_few_rows_say_that_nothing_is_clear(seed):
     posterior, labels = made(40, seed=seed)
     found = choose(FOCAL.logits(posterior), labels)
     assert not found.clear
-    assert found.winner == "raw"  # the simplest
-    assert re.match("Nothing is clear.* with 40 rows. Keep the softmax for now", found.sentence)
+    if found.winner == "raw":
+        assert re.match("Nothing is clear.* with 40 rows. Keep the softmax as it is for now", found.sentence)
+    else:
+        assert "for now" in found.sentence
+        assert "But its lead is not clear with 40 rows: they do not tell it from " in found.sentence
 
 
 def test_a_lead_over_raw_that_is_not_one_over_all():
@@ -139,17 +138,33 @@ def test_a_lead_over_raw_that_is_not_one_over_all():
     assert "its lead is not clear with 600 rows: they do not tell it from " in found.sentence
 
 
-def test_nothing_is_used_that_is_not_shown_to_beat_the_softmax():
-    """Psi cannot be told from the best method here, but neither from the softmax; temperatures can."""
+def test_the_rule_is_the_simplest_within_half_a_standard_error():
+    rng = np.random.default_rng(0)
+    base = rng.exponential(size=400)
+    step = 0.3 * rng.normal(size=400)
+    step -= step.mean()
+    error = step.std() / 20
+
+    def chosen(*behind):
+        losses = np.stack([base + (gap * error + step if gap else 0) for gap in behind], axis=1)
+        return decide(losses, losses.mean(axis=0), 0.0)
+
+    assert chosen(0.4, 0.0) == 0
+    assert chosen(0.6, 0.0) == 1
+    assert chosen(0.6, 0.4, 0.0) == 1
+    assert chosen(0.0, 0.0, -0.4) == 0
+    assert decide(np.array([[0.5005, 0.4], [0.5005, 0.6]]), np.array([0.5005, 0.5]), 0.001) == 0
+    assert decide(np.array([[np.inf, 1.0], [1.0, 1.0]]), np.array([np.inf, 1.0]), 0.001) == 1
+
+
+def test_a_temperature_that_the_rows_speak_for_is_taken_on_few_rows():
+    """It is likelier better than the softmax, though 400 rows do not show it clearly."""
     posterior, labels = made(400, seed=6)
-    found = choose(0.6 * np.log(posterior), labels)
-    gap = found.psi_gap
-    assert gap.value < 0 < gap.high
-    assert found.winner == "ts_nll"
-    assert found.method("raw").behind.low > 0
+    found = choose(0.75 * np.log(posterior), labels)
+    assert found.winner != "raw"
+    assert found.method("raw").behind.low < 0 < found.method("raw").behind.value
     assert not found.clear
-    assert "for now" in found.sentence
-    assert "they do not tell it from psi" in found.sentence
+    assert "they do not tell it from raw" in found.sentence
 
 
 def test_metrics_of_the_softmax_are_the_plain_ones():
@@ -227,88 +242,44 @@ def test_paired_intervals_hold_the_truth_as_often_as_they_say():
     assert 170 <= hits <= 190
 
 
-@pytest.mark.parametrize("library", [np.asarray, np.float32, torch.tensor, jax.numpy.asarray])
-def test_apply_is_the_method(library, sharp):
-    found, logits = sharp
-    z = library(logits)
-    # JAX compiles psi for seconds, and that psi is the same there is tested elsewhere.
-    method = "ts_fl" if library is jax.numpy.asarray else None
-    probs = found.apply(z, method=method)
-    assert type(probs) is type(z)
-    assert probs.dtype == z.dtype
-    scaled = logits / found.method("ts_fl").temperature
-    wanted = scipy.special.softmax(scaled, axis=1) if method else FOCAL.posterior(scaled)
-    np.testing.assert_allclose(np.asarray(probs), wanted, atol=1e-6)
+class Zeros(Objective):
+    """An objective of somebody else, whose posterior is the softmax with small probabilities cut off."""
+
+    def loss(self, logits, labels, *, axis=-1):
+        return Focal(0.0).loss(logits, labels, axis=axis)
+
+    def log_posterior(self, logits, *, axis=-1):
+        p = scipy.special.softmax(logits, axis=axis)
+        p = np.where(p < 0.2, 0, p)
+        with np.errstate(divide="ignore"):
+            return np.log(p / p.sum(axis=axis, keepdims=True))
 
 
-def test_half_precision_is_rounded_once(sharp):
-    found, _ = sharp
-    probs = found.apply(torch.zeros(1, 100, dtype=torch.bfloat16), method="ts_fl")
-    assert probs.dtype == torch.bfloat16
-    assert abs(probs.double().sum().item() - 1) < 0.01  # what metrics ask of half precision
-    assert found.method("ts_fl").log_probs(torch.zeros(1, 4, dtype=torch.bfloat16)).dtype == torch.bfloat16
-
-
-def test_any_library_in(sharp):
-    posterior, labels = made(100)
-    logits = FOCAL.logits(posterior)
-    wanted = choose(logits, labels).to_dict()
-    assert choose(torch.tensor(logits, requires_grad=True), torch.tensor(labels)).to_dict() == wanted
-    found, logits = sharp
-    np.testing.assert_allclose(found.apply(logits, method="raw"), scipy.special.softmax(logits, axis=1))
-
-
-def test_dictionary_and_text():
-    posterior, labels = made(800)
-    found = choose(SMOOTHED.logits(posterior), labels, SMOOTHED)
-    fields = json.loads(json.dumps(found.to_dict(), allow_nan=False))
-    again = Selection.from_dict(fields)
-    assert again == found
-    old = fields | {"methods": [{**fields["methods"][0], "name": "psi_after_ts_fl"}]}
-    with pytest.raises(ValueError, match=r"^name must be one of raw, psi, .*, got 'psi_after_ts_fl'$"):
-        Selection.from_dict(old)
-    assert str(again) == str(found)
-    logits = SMOOTHED.logits(posterior[:5])
-    np.testing.assert_array_equal(again.apply(logits), found.apply(logits))
-    lines = str(found).splitlines()
-    head = ["method", "T", "NLL", "Brier", "ECE, debiased interval"]
-    assert re.split("  +", lines[0]) == [*head, "classwise ECE, debiased interval", "error rate"]
-    assert [line.split("  ")[0].removesuffix(" *") for line in lines[1:10]] == [m.name for m in found.methods]
-    for m in found.methods:  # the names of the table are those of `apply`
-        np.testing.assert_array_equal(found.apply(logits, method=m.name), m.probs(logits))
-    assert sum(" *" in line for line in lines[1:10]) == 1
-    assert lines[-2:] == ["Held out in 5 parts of 800 rows; 95 % intervals.", found.sentence]
-    assert fields["sentence"] == found.sentence
-
-
-def test_representations_are_short(sharp):
-    found, _ = sharp
-    assert repr(found) == "Selection(winner='psi_ts_fl', clear=True, n_rows=10000, methods=7)"
-    nll = found.method("raw").nll
-    assert (
-        repr(found.method("raw"))
-        == f"Method('raw', T=1, NLL {nll.value:.4f} [{nll.low:.4f}, {nll.high:.4f}])"
-    )
-
-
-def test_an_interval_holds_its_point_or_says_that_it_is_debiased(sharp):
-    found, _ = sharp
-    intervals = [getattr(m, name) for m in found.methods for name in selection.METRICS]
-    assert all(i.debiased or i.low <= i.value <= i.high for i in intervals)
-    outside = [i for i in intervals if not i.low <= i.value <= i.high]
-    assert outside  # or the test shows nothing
-    assert str(outside[0]).endswith("], debiased")
-
-
-def test_a_probability_of_zero_for_a_label_is_infinitely_bad_but_no_crash():
+def test_a_link_with_zeros_gets_a_floor():
     posterior, labels = made(400)
-    logits = 8 * SMOOTHED.logits(posterior)  # far too sharp: taking the smoothing out gives zeros
-    found = choose(logits, labels, SMOOTHED)
-    bad = found.method("psi_unsmoothed")
-    assert bad.nll.value == bad.behind.low == math.inf
-    assert "inf" in str(found)
-    fields = json.loads(json.dumps(found.to_dict(), allow_nan=False))
-    assert Selection.from_dict(fields).method("psi_unsmoothed").nll.value == math.inf
+    logits = np.log(posterior)
+    found = choose(logits, labels, Zeros())
+    psi = found.method("psi")
+    assert psi.floor == 1 / 402
+    assert math.isfinite(psi.nll.value)
+    wanted = (1 - psi.floor) * Zeros().posterior(logits) + psi.floor * scipy.special.softmax(logits, axis=1)
+    np.testing.assert_allclose(psi.probs(logits), wanted, rtol=1e-12)
+    assert psi.nll.value > found.method("raw").nll.value
+    assert found.winner == "raw"
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.2, 3.0])
+def test_the_choice_is_never_infinite_with_label_smoothing(noise):
+    """It was in 25 of 72 such cases with 200 rows, as taking the smoothing out left zeros."""
+    rng = np.random.default_rng(1)
+    posterior, labels = made(200, 10, seed=3)
+    found = choose(SMOOTHED.logits(posterior) + noise * rng.normal(size=posterior.shape), labels, SMOOTHED)
+    posterior, _ = made(20_000, 10, seed=4)
+    fresh = SMOOTHED.logits(posterior) + noise * rng.normal(size=posterior.shape)
+    for method in found.methods:
+        loss = -(posterior * method.log_probs(fresh)).sum(axis=1)
+        assert np.isfinite(loss).all()
+        assert math.isfinite(method.nll.value)
 
 
 def test_methods_that_cannot_be_fitted_are_left_out_with_the_reason():
@@ -347,17 +318,6 @@ def test_masked_classes():
     assert smoothed == dict.fromkeys(names, reason)
 
 
-def test_an_infinite_gap_of_psi_is_none_in_json():
-    posterior, labels = made(50)
-    found = choose(np.log(posterior), labels)
-    infinite = dataclasses.replace(
-        found, psi_gap=refocal.Interval(math.inf, math.inf, math.inf, 0.9, "bootstrap")
-    )
-    fields = json.loads(json.dumps(infinite.to_dict(), allow_nan=False))
-    assert fields["psi_gap"]["low"] is None
-    assert Selection.from_dict(fields) == infinite
-
-
 def test_methods_that_make_sense_for_the_objective():
     posterior, labels = made(300)
     logits = np.log(posterior)
@@ -392,7 +352,7 @@ def test_the_same_seed_gives_the_same_selection():
         (
             {"objective": refocal.SigmoidFocal()},
             ValueError,
-            r"one on a softmax, got SigmoidFocal \(sigmoid\)",
+            r"labels must have the shape \(30, 4\) of logits for a multilabel task, got .*: .* OneVsRest",
         ),
         ({"n_folds": 1}, ValueError, r"n_folds must be within 2\.\.30, got 1"),
         ({"n_folds": 31}, ValueError, r"n_folds must be within 2\.\.30, got 31"),
@@ -421,10 +381,3 @@ def test_bad_input(options, error, message):
     arguments = {"logits": np.log(posterior), "labels": labels, "objective": FOCAL} | options
     with pytest.raises(error, match=message):
         choose_calibration(**arguments)
-
-
-def test_unknown_method():
-    posterior, labels = made(30)
-    found = choose(np.log(posterior), labels)
-    with pytest.raises(ValueError, match=r"name must be one of \['raw', 'psi', .*\], got 'isotonic'"):
-        found.apply(np.log(posterior), method="isotonic")

@@ -72,7 +72,7 @@ def test_from_dict_refuses():
         ValueError, match="scaling must be 'FocalTemperatureScaling', got 'TemperatureScaling'"
     ):
         FocalTemperatureScaling.from_dict(fields)
-    keys = r"fields must have the keys \['gamma', 'n_bins', 'objective', 'scaling'\] and all or none of"
+    keys = r"must have the keys \['gamma', 'n_bins', 'objective', 'scaling', 'task'\] and all or none of"
     for change, error, text in (
         ({"temperature_": -1.0}, ValueError, r"temperature_ must be finite and > 0, got -1.0"),
         ({"temperature_": 0}, ValueError, r"temperature_ must be finite and > 0, got 0"),
@@ -84,7 +84,7 @@ def test_from_dict_refuses():
     ):
         with pytest.raises(error, match=text):
             TemperatureScaling.from_dict(fields | change)
-    for name in fields:
+    for name in set(fields) - {"task", "task_"}:  # which the first files did not have
         with pytest.raises(ValueError, match="scaling must be" if name == "scaling" else keys):
             TemperatureScaling.from_dict({k: v for k, v in fields.items() if k != name})
     focal = FocalTemperatureScaling(2.0).fit(*made(300, 3)).to_dict()
@@ -136,7 +136,7 @@ def test_data_without_a_temperature_is_refused(scaling, dtype):
     "logits, labels, error, message",
     [
         ([[1, 2]], [0], TypeError, "logits must hold floating point numbers, got dtype int64"),
-        ([1.0, 2.0], 0, ValueError, r"logits must have rows and classes, got shape \(2,\)"),
+        ([1.0, 2.0], 0, ValueError, r"labels must have the shape \(2,\) of logits for a binary task"),
         ([[1.0], [2.0]], [0, 0], ValueError, r"logits must have at least 2 classes along axis 1"),
         ([[1.0, 2.0]], [0.0], TypeError, "labels must hold integers, got dtype float64"),
         (
@@ -187,10 +187,16 @@ def test_bad_data(kind, logits, labels, error, message):
         ),
         (lambda: TemperatureScaling("ece", n_bins=0), ValueError, "n_bins must be"),
         (
-            lambda: TemperatureScaling(refocal.SigmoidFocal()),
+            lambda: TemperatureScaling(refocal.SigmoidFocal(), task="multiclass"),
             ValueError,
-            r"one on a softmax, got SigmoidFocal \(sigmoid\)",
+            r"task must fit the objective, got 'multiclass' for SigmoidFocal \(sigmoid\): wrap it as One",
         ),
+        (
+            lambda: TemperatureScaling(refocal.Focal(), task="binary"),
+            ValueError,
+            r"task must fit the objective, got 'binary' for Focal \(softmax\)",
+        ),
+        (lambda: FocalTemperatureScaling(task="rank"), ValueError, r"task must be one of .*, got 'rank'"),
         (lambda: FocalTemperatureScaling(-1.0), ValueError, "gamma must be finite and >= 0, got -1.0"),
         (
             lambda: TemperatureScaling().transform(np.ones((1, 2))),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 import torch
+from exact import without_smoothing
 
 import refocal
 from refocal import Focal, SigmoidFocal, objective_from_dict
@@ -31,7 +32,7 @@ IDS = [repr(x) for x in FOCALS + SIGMOIDS]
 
 
 def posteriors(n: int = 6) -> np.ndarray:
-    return np.random.default_rng(0).dirichlet(np.ones(3), size=n)
+    return 0.97 * np.random.default_rng(0).dirichlet(np.ones(3), size=n) + 0.01
 
 
 @pytest.mark.parametrize("spec", FOCALS, ids=repr)
@@ -65,7 +66,8 @@ def test_logits_and_posterior_are_inverse(spec, backend):
     eta = np.concatenate([posteriors(), [[1, 0, 0], [0.5, 0.5, 0], [0.999, 5e-4, 5e-4]]])
     x = backend.array(eta)
     back = backend.check(spec.posterior(spec.logits(x)), x)
-    np.testing.assert_allclose(back, np.asarray(x), atol=5e-6 if backend.dtype == "float32" else 1e-13)
+    tolerance = 5e-6 if backend.dtype == "float32" else 1e-13
+    np.testing.assert_allclose(back, without_smoothing(eta, spec), atol=tolerance)
 
 
 @pytest.mark.parametrize("spec", FOCALS + SIGMOIDS, ids=IDS)
@@ -85,7 +87,7 @@ def test_axis(spec):
     np.testing.assert_allclose(np.moveaxis(spec.posterior(z, axis=1), 1, -1), expected, rtol=1e-13)
     t = torch.from_numpy(z)
     np.testing.assert_allclose(np.moveaxis(spec.posterior(t, axis=1).numpy(), 1, -1), expected, rtol=1e-12)
-    eta = np.moveaxis(expected, -1, 1)
+    eta = np.moveaxis(0.97 * expected + 0.01, -1, 1)
     np.testing.assert_allclose(spec.posterior(spec.logits(eta, axis=1), axis=1), eta, atol=1e-13)
 
 
@@ -150,14 +152,32 @@ def test_sigmoid_at_the_ends():
     assert loss.tolist() == [0, 0, 0, 0]
 
 
-def test_smoothing_is_clipped_to_the_simplex():
-    p = Focal(gamma=2.0, label_smoothing=0.1).posterior(np.array([[50.0, 0.0, 0.0], [3.0, -9.0, 2.0]]))
-    assert p[0].tolist() == [1, 0, 0]
-    np.testing.assert_allclose(p.sum(axis=1), 1, rtol=1e-15)
-    assert p[1, 1] == 0
-    q = SigmoidFocal(label_smoothing=0.1).posterior(np.array([-50.0, 50.0]))
-    assert q.tolist() == [0, 1]
+def test_smoothing_leaves_a_probability_to_every_class():
+    """No class loses more than 99 %, whatever the logits, so that no loss is infinite."""
+    z = np.array([[50.0, 0.0, 0.0], [3.0, -9.0, 2.0], [0.1, 0.0, -0.2]])
+    smoothed, taken_out = Focal(gamma=2.0), Focal(gamma=2.0, label_smoothing=0.1)
+    s, p = smoothed.posterior(z), taken_out.posterior(z)
+    left = np.maximum(s - 0.1 / 3, 0.01 * s)
+    np.testing.assert_allclose(p, left / left.sum(axis=1, keepdims=True), rtol=1e-12)
+    assert (p > 0).all()
+    np.testing.assert_allclose(np.log(p), taken_out.log_posterior(z), rtol=1e-12)
+    assert p[2] == pytest.approx((s[2] - 0.1 / 3) / 0.9, abs=1e-14)  # all above: nothing but the formula
+    loss, bound = -taken_out.log_posterior(z), -smoothed.log_posterior(z) + np.log(100) + 0.01 * 0.1 / 0.9
+    assert (loss <= bound).all()
+    assert taken_out.posterior(np.array([0.0, -np.inf, 1.0]))[1] == 0  # a masked class stays out
+    q = SigmoidFocal(label_smoothing=0.1).log_posterior(np.array([-50.0, 50.0, -5000.0]))
+    np.testing.assert_allclose(q, SigmoidFocal().log_posterior(np.array([-50.0, 50.0, -5000.0])), atol=4.7)
+    assert np.isfinite(q).all()
     assert np.isnan(Focal(label_smoothing=0.1).posterior(np.array([np.nan, 0.0]))).all()
+
+
+@pytest.mark.parametrize("eps", [0.05, 0.1, 0.3])
+def test_the_bias_of_what_is_left_stays_within_its_bound(eps):
+    eta = np.random.default_rng(0).dirichlet([0.05] * 10, size=2000)  # most classes below the exact part
+    spec = Focal(gamma=2.0, label_smoothing=eps)
+    log_p = spec.log_posterior(spec.logits(eta))
+    worst = (np.log(np.maximum(eta, 1e-300)) - log_p).max()
+    assert 0 < worst <= 0.0102 * eps / (1 - eps)
 
 
 def test_weights_can_change_the_most_probable_class():

@@ -15,7 +15,6 @@ import numpy as np
 
 from refocal._arrays import FEW_CLASSES
 from refocal._rows import Floats, Rows, slices
-from refocal.objectives import Objective, losses_of
 
 Derivatives: TypeAlias = tuple[float, float, float]
 """A mean loss, and its first and second derivative by log b."""
@@ -46,6 +45,12 @@ TOLERANCE = 1e-4
 MAX_STEPS, LONGEST_STEP = 100, 2.0
 
 LARGEST_FREE_GAMMA = 16.0
+
+NO_GAIN = 1e-11
+"""A step that promises less than this many nats is the last one: T and gamma can make up for each other."""
+
+Surface: TypeAlias = Callable[[Floats], tuple[float, Floats, Floats]]
+"""A mean loss at (log b, another number), its gradient and its Fisher information."""
 
 
 def _blocks(rows: Rows) -> Iterator[slice]:
@@ -104,16 +109,8 @@ def focal_at(rows: Rows, u: float, gamma: float) -> Derivatives:
     return float((c**gamma * -l).mean()), float(slope.mean()), float(curvature.mean())
 
 
-def loss_at(rows: Rows, objective: Objective, u: float, h: float = 1e-3) -> Derivatives:
-    """Return the mean loss of any objective, and its derivatives by central differences, in float64."""
-
-    def mean(v: float) -> float:
-        sums = 0.0
-        for block in _blocks(rows):
-            t = math.exp(v) * (rows.z[block].astype(np.float64) - rows.largest[block])
-            sums += float(losses_of(objective, t, rows.labels[block]).sum())
-        return sums / len(rows.z)
-
+def by_differences(mean: Callable[[float], float], u: float, h: float = 1e-3) -> Derivatives:
+    """Return the mean loss of any objective or link, and its derivatives by central differences."""
     below, here, above = mean(u - h), mean(u), mean(u + h)
     return here, (above - below) / (2 * h), (above - 2 * here + below) / h**2
 
@@ -178,18 +175,23 @@ class Start(NamedTuple):
     """Where NLL is smallest on those rows."""
 
     @classmethod
-    def of(cls, rows: Rows) -> Start:
-        """Search on some of the rows, and refuse data for which no T can be found."""
+    def of(cls, rows: Rows, *, pairs: bool = False) -> Start:
+        """Search on some of the rows, and refuse data for which no T can be found.
+
+        Pairs are two classes with the logits 0 and z, of which the caller knows z alone.
+        """
         some = rows.some(min(START_ROWS, START_ENTRIES // rows.z.shape[1]))
         spread = _spread(some.some(SPREAD_ROWS))
         spread = spread if spread.any() else _spread(rows)
         if not spread.any():
-            raise ValueError(
-                "logits must differ within a row: in every row they are constant, and T is arbitrary"
+            rule = (
+                "not all be 0: they are" if pairs else "differ within a row: in every row they are constant"
             )
+            raise ValueError(f"logits must {rule}, and T is arbitrary")
         if not rows.gap.any():
+            where = "what the sign of the logit says" if pairs else "at the largest logit of their row"
             raise ValueError(
-                "labels must not all be at the largest logit of their row: the loss then falls all the way "
+                f"labels must not all be {where}: the loss then falls all the way "
                 "to T = 0; fit on rows that the model was not trained on, or on more of them"
             )
         centre = -math.log(np.median(spread[spread > 0]))
@@ -275,22 +277,25 @@ class Found(NamedTuple):
     converged: bool
 
 
-def quasi_newton(rows: Rows, point: Floats, free: bool, start: Start, *, strict: bool = True) -> Found:
-    """Return the point (log b, gamma) at which the NLL of psi is smallest; gamma moves only if it is free.
+def quasi_newton(
+    surface: Surface, point: Floats, start: Start, bounds: tuple[float, float], *, strict: bool = True
+) -> Found:
+    """Return the point (log b, another number) at which a surface is smallest, the latter within bounds.
 
     The first step is that of Fisher scoring; BFGS then learns the curvature from the slopes.
     """
-    value, slope, matrix = psi_nll_at(rows, point)
+    value, slope, matrix = surface(point)
     passes = 1
     while passes < MAX_STEPS:
-        step = _bounded_step(point, slope, matrix, free)
-        if np.abs(step).max() <= TOLERANCE / 100:
+        step = _bounded_step(point, slope, matrix, bounds)
+        # Far out the gain of a step vanishes with the slope of a loss that falls all the way.
+        if np.abs(step).max() <= TOLERANCE / 100 or (-(slope @ step) <= NO_GAIN and not start.far(point[0])):
             return Found(value, point + step, passes, True)
         if abs(point[0] + step[0] - start.centre) > LIMIT:
             if strict:
                 start.check(point[0] + step[0])
             break
-        new = psi_nll_at(rows, point + step)
+        new = surface(point + step)
         passes += 1
         if not new[0] <= value + 1e-12:  # rounding must not stop the last steps
             matrix = 4 * matrix + np.abs(slope).max() * np.eye(2)
@@ -305,12 +310,31 @@ def quasi_newton(rows: Rows, point: Floats, free: bool, start: Start, *, strict:
     return Found(value, point, passes, False)
 
 
-def _bounded_step(point: Floats, slope: Floats, matrix: Floats, free: bool) -> Floats:
-    """Return the step to the minimum of the quadratic model with gamma within its bounds."""
+def _bounded_step(point: Floats, slope: Floats, matrix: Floats, bounds: tuple[float, float]) -> Floats:
+    """Return the step to the minimum of the quadratic model with the second number within its bounds."""
+    low, high = max(-LONGEST_STEP, bounds[0] - point[1]), min(LONGEST_STEP, bounds[1] - point[1])
     move = 0.0
-    if free:
+    if low < high:
         move = float(np.linalg.solve(matrix + 1e-12 * np.trace(matrix) * np.eye(2), -slope)[1])
-        low, high = max(-LONGEST_STEP, -point[1]), min(LONGEST_STEP, LARGEST_FREE_GAMMA - point[1])
         move = min(max(move, low), high)
     step = -(slope[0] + matrix[0, 1] * move) / max(matrix[0, 0], 1e-12)
     return np.array([min(max(step, -LONGEST_STEP), LONGEST_STEP), move])
+
+
+def along_the_ridge(surface: Surface, point: Floats, start: Start, bounds: tuple[float, float]) -> Found:
+    """Return what `quasi_newton` does for (log b, gamma), found as (log b + w, w) with w = log(1 + gamma).
+
+    Far from 0, psi takes logits times (1 + gamma) b: along its level lines the first number stays, and what
+    is left of the loss depends on the second alone. In b and gamma that valley is bent, and steps are short.
+    """
+
+    def turned(at: Floats) -> tuple[float, Floats, Floats]:
+        value, slope, fisher = surface(np.array([at[0] - at[1], math.expm1(at[1])]))
+        turn = np.array([[1.0, -1.0], [0.0, math.exp(at[1])]])
+        return value, turn.T @ slope, turn.T @ fisher @ turn
+
+    w = math.log1p(point[1])
+    ends = math.log1p(bounds[0]), math.log1p(bounds[1])
+    found = quasi_newton(turned, np.array([point[0] + w, w]), start, ends)
+    log_b, gamma = found.point[0] - found.point[1], math.expm1(found.point[1])
+    return found._replace(point=np.array([log_b, min(max(gamma, bounds[0]), bounds[1])]))

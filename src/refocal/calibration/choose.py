@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from refocal._arrays import Array
 from refocal._checks import LEVEL, check_count, check_level, check_number
-from refocal._rows import Floats, Rows, logit_rows
-from refocal.calibration.selection import METHODS, METRICS, Method, Selection
-from refocal.calibration.temperature import Fit, fit_focal_temperature, fit_temperature, log_probs_of
+from refocal._rows import Floats
+from refocal.calibration._candidates import Candidates, Fitted, candidates
+from refocal.calibration._links import log_probs_of
+from refocal.calibration._measures import measure
+from refocal.calibration._problem import Problem, Task, problem_of
+from refocal.calibration.method import METHODS, LabelGain, Method
+from refocal.calibration.selection import Selection
 from refocal.metrics.binning import check_n_bins
-from refocal.metrics.intervals import Interval, interval_of, resample
-from refocal.metrics.measures import nll_rows
-from refocal.metrics.stats import stats_of
-from refocal.objectives import Focal, Objective, check_objective
+from refocal.metrics.intervals import Interval, resample
+from refocal.objectives import Focal, Objective, SigmoidFocal, check_objective
 
-RESAMPLED_ENTRIES, FEWEST_RESAMPLES = 5 * 10**7, 100
-"""The interval of the classwise ECE, a slow one, gets fewer resamples where there are many entries."""
-
-Link: TypeAlias = Objective | None
-Fitted: TypeAlias = tuple[float, Link] | str
-"""T and link of a method, or the reason why it has none."""
+DOUBT = 0.5
+"""How many standard errors a simpler method may be behind the best one."""
 
 
 def choose_calibration(
@@ -32,6 +30,7 @@ def choose_calibration(
     labels: Array,
     objective: Objective | None = None,
     *,
+    task: Task | None = None,
     n_folds: int = 5,
     level: float = LEVEL,
     negligible: float = 0.001,
@@ -42,26 +41,38 @@ def choose_calibration(
     """Choose between no calibration, temperature scaling, `psi`, and both, on labelled held-out rows.
 
     Each method is fitted on all parts of the rows but one and measured on that one, in turn. The winner is
-    the simplest method whose NLL is not clearly above the smallest one: the interval of their difference,
-    by a bootstrap that draws the same rows for both, reaches 0, or the difference is negligible. Unless it
-    is the softmax, it must be clearly better than that. A wrong gamma, an overfitted model or one trained
-    with another loss shows in the table, whatever the theory says.
+    the simplest method whose NLL is above the smallest one by no more than half a standard error of their
+    difference, or a negligible one. A wrong gamma, an overfitted model or one trained with another loss shows
+    in the table, whatever the theory says. How much the choice costs against the best method is measured in
+    ``results/selection``: with 1,000 rows mostly below 0.005 nats.
 
-    The methods, from simple to complex: "raw", the softmax as it is; "psi", the objective's posterior;
+    The methods, from simple to complex: "raw", the scores as they are; "psi", the objective's posterior;
     "ts_nll" and "ts_fl", temperature scaling by the NLL and by the objective's own loss; "psi_ts_fl", psi
-    after the latter; "focal_ts" and "focal_ts_free", focal temperature scaling with the given gamma and with
-    a free one. For label smoothing, psi comes twice: as in the paper, and with the smoothing taken out
-    ("..._unsmoothed"), which may leave a probability of 0: one such label makes the NLL infinite.
+    after the latter; "focal_ts" and "focal_ts_free", focal temperature scaling with the given gamma (for
+    sigmoid scores: any objective's posterior) and with a free one. For label smoothing, psi comes twice: as
+    in the paper, and with the smoothing taken out ("..._unsmoothed"). For sigmoid scores also "platt", a
+    temperature and a bias, which mends what a wrong prior or alpha did; with several labels "..._per_label",
+    numbers of each label, and for one sigmoid for each class "ts_nll_per_class". A label that is 1 or 0 less
+    than 20 times has the numbers of all, and the result says so.
+
+    No method gives 0 to an outcome that the raw scores hold possible: `Asymmetric` has a posterior of 0 up
+    to its clip, so a share of 1 / (n + 2) of the raw scores is mixed in there.
 
     Args:
-        logits: Scores before the softmax, (n, K), of rows that the model was not trained on.
-        labels: Integers 0..K-1, (n,).
-        objective: What the model was trained with; None for ``Focal(2.0)``.
+        logits: Scores of rows that the model was not trained on: (n, K) before a softmax or, for `OneVsRest`,
+            one sigmoid for each class; (n,) log odds of class 1 (binary); (n, L) before one sigmoid for each
+            label (multilabel).
+        labels: Integers 0..K-1, (n,); 0 or 1 of the shape of logits for binary and multilabel tasks.
+        objective: What the model was trained with; None for ``Focal(2.0)``, and for sigmoid scores
+            ``SigmoidFocal(2.0, alpha=None)``, which is the same for two classes. The result says so then.
+        task: "binary", "multiclass" or "multilabel"; None for that of the objective: a sigmoid one is
+            multilabel for logits (n, L) and binary for (n,), all others are multiclass. Without an objective,
+            logits (n,) are binary and (n, K) multiclass. It is never guessed from values.
         n_folds: Parts, at least 2.
         level: Of the intervals, within (0, 1).
         negligible: The difference in NLL, in nats, that counts as none.
         n_bins: The number of bins of the calibration errors.
-        n_resamples: Of the bootstrap.
+        n_resamples: Of the bootstrap, which draws rows, with all their labels.
         seed: Of the parts and of the bootstrap.
 
     Returns:
@@ -69,19 +80,29 @@ def choose_calibration(
 
     Raises:
         TypeError: If logits are not floats or labels not integers.
-        ValueError: If an argument is wrong.
+        ValueError: If an argument is wrong, or a task contradicts the objective or the shapes.
 
     Example:
+        A detector, trained with the sigmoid focal loss at alpha 0.25 and gamma 2:
+
+        >>> from refocal import score_threshold
         >>> rng = np.random.default_rng(0)
-        >>> labels = rng.integers(3, size=40)
-        >>> logits = rng.normal(size=(40, 3)) + np.eye(3)[labels]
-        >>> found = choose_calibration(logits, labels)
-        >>> found.winner, found.clear, found.sentence[:29]
-        ('raw', False, 'Nothing is clear with 40 rows')
+        >>> posterior = rng.beta(0.5, 2.0, size=2000)  # what its scores should say
+        >>> labels = (rng.random(2000) < posterior).astype(int)
+        >>> spec = SigmoidFocal(gamma=2.0, alpha=0.25)
+        >>> logits = spec.logits(posterior)
+        >>> found = choose_calibration(logits, labels, spec)
+        >>> found.winner, found.task
+        ('psi', 'binary')
+        >>> found.apply(logits[:3]).round(3), posterior[:3].round(3)
+        (array([0.142, 0.198, 0.232]), array([0.142, 0.198, 0.232]))
+        >>> round(score_threshold(spec, 0.5), 3)  # the raw score that means a probability of 0.5
+        0.399
     """
-    objective = check_objective(Focal(2.0) if objective is None else objective, softmax=True)
-    rows = logit_rows(logits, labels)
-    n, k = rows.z.shape
+    if objective is not None:
+        check_objective(objective)
+    problem = problem_of(logits, labels, task, objective, -1)
+    n = problem.n_rows
     if n < 2:
         raise ValueError(f"logits must have at least 2 rows, got {n}")
     n_folds, level = check_count("n_folds", n_folds, 2, n), check_level(level)
@@ -89,39 +110,33 @@ def choose_calibration(
     check_count("seed", seed, 0)
     negligible = check_number("negligible", negligible, low=0, rule="finite and >= 0")
     check_n_bins(n_bins)
+    assumed = objective is None
+    if objective is None:
+        objective = SigmoidFocal(2.0, alpha=None) if problem.kind == "sigmoid" else Focal(2.0)
     parts = np.array_split(np.random.default_rng(seed).permutation(n), n_folds)
-    fitted = _fit(rows, objective)
-    fits = [_fit(rows.take(np.delete(np.arange(n), part)), objective) for part in parts]
+    fitted = candidates(problem, objective)
+    folds = [
+        _Fold(part, problem.take(part), candidates(problem.take(np.delete(np.arange(n), part)), objective))
+        for part in parts
+    ]
     # A part without a fit leaves the method out, with the reason: it could not be measured on all rows.
-    skipped = {name: fit for every in (*fits, fitted) for name, fit in every.items() if isinstance(fit, str)}
+    every = (*(fold.fits for fold in folds), fitted)
+    skipped = {name: fit for fits in every for name, fit in fits.items() if isinstance(fit, str)}
     names = [name for name in METHODS if name in fitted and name not in skipped]
     losses, measured = np.empty((n, len(names))), []
-    resamples = min(n_resamples, max(FEWEST_RESAMPLES, RESAMPLED_ENTRIES // (n * k)))
     for i, name in enumerate(names):
-        log_probs = np.empty_like(rows.z)
-        for part, fit in zip(parts, fits, strict=True):
-            log_probs[part] = log_probs_of(rows.z[part], *_found(fit[name]), 1)
-        held_out = rows.log_probs(log_probs)
-        losses[:, i] = nll_rows(held_out)
-        measured.append(_measure(held_out, losses[:, i], level, n_bins, resamples, seed))
+        log_probs, of_entries = _held_out(problem, folds, name)
+        losses[:, i] = of_entries.reshape(n, -1).mean(axis=1)
+        measured.append(measure(problem, log_probs, losses[:, i], level, n_bins, n_resamples, seed))
     means, sampled = losses.mean(axis=0), paired_means(losses, n_resamples, seed)
 
     def gap(name: str, other: str) -> Interval:
         i, j = names.index(name), names.index(other)
         if means[i] == math.inf:
             return Interval(math.inf, math.inf, math.inf, level, "bootstrap")
-        low, high = np.quantile(sampled[:, i] - sampled[:, j], ((1 - level) / 2, (1 + level) / 2))
-        return Interval(float(means[i] - means[j]), float(low), float(high), level, "bootstrap")
+        return _interval(means[i] - means[j], sampled[:, i] - sampled[:, j], level)
 
-    best = names[int(np.argmin(means))]
-    to_best = [gap(name, best) for name in names]
-
-    def may_win(i: int) -> bool:
-        shown = i == 0 or gap("raw", names[i]).low > 0
-        return shown and (to_best[i].low <= 0 or to_best[i].value <= negligible)
-
-    # The best one may: if the softmax may not, it is clearly worse than that.
-    at = next(i for i in range(len(names)) if may_win(i))
+    at = decide(losses, means, negligible)
     behind = [gap(name, names[at]) for name in names]
     return Selection(
         objective=objective,
@@ -130,7 +145,7 @@ def choose_calibration(
         level=level,
         negligible=negligible,
         methods=tuple(
-            Method(name, *_found(fitted[name]), **fields | {"behind": interval})
+            _method(name, fitted[name], problem, fields | {"behind": interval})
             for name, fields, interval in zip(names, measured, behind, strict=True)
         ),
         skipped=tuple(skipped.items()),
@@ -139,56 +154,69 @@ def choose_calibration(
         and all(b.low > 0 for b in behind[:at])
         and all(b.low >= -negligible for b in behind[at + 1 :]),
         psi_gap=gap("psi", "raw") if "psi" in names else None,
+        task=problem.task,
+        labels=_gains(problem, folds, names[at], level, n_resamples, seed),
+        assumed=assumed,
     )
 
 
-def _fit(rows: Rows, objective: Objective) -> dict[str, Fitted]:
-    """Return every method that makes sense for the objective, fitted to rows."""
-    plain = objective.without_smoothing()
-    smoothed, gamma = plain is not objective, plain.plain_gamma
-    fits: dict[str, Fitted] = {"raw": (1.0, None)}
-    plan: list[tuple[Callable[[], Fit], dict[str, Link]]] = []
-    plan.append((lambda: fit_temperature(rows, "nll"), {"ts_nll": None}))
-    if objective.plain_gamma != 0:
-        fits["psi"] = (1.0, plain)
-        plan.append((lambda: fit_temperature(rows, objective), {"ts_fl": None, "psi_ts_fl": plain}))
-        if smoothed:
-            fits["psi_unsmoothed"] = (1.0, objective)
-            plan[-1][1]["psi_ts_fl_unsmoothed"] = objective
-    if gamma:
-        plan.append((lambda: fit_focal_temperature(rows, gamma), {"focal_ts": plain}))
-    plan.append((lambda: fit_focal_temperature(rows), {"focal_ts_free": None}))
-    for search, links in plan:
-        try:
-            fit = search()
-        except ValueError as error:
-            fits |= dict.fromkeys(links, str(error))
-            continue
-        fit.warn()
-        if "focal_ts_free" in links:
-            links["focal_ts_free"] = Focal(fit.gamma)
-        fits |= {name: (fit.temperature, link) for name, link in links.items()}
-    return fits
+class _Fold(NamedTuple):
+    """A part that is held out: where its rows are, its rows, and the methods fitted on all others."""
+
+    at: npt.NDArray[np.intp]
+    problem: Problem
+    fits: Candidates
 
 
-def _found(fit: Fitted) -> tuple[float, Link]:
+def decide(losses: Floats, means: Floats, negligible: float) -> int:
+    """Return the method to use, from the losses of held-out rows (rows, methods), from simple to complex."""
+    best = int(np.argmin(means))
+    for i in np.flatnonzero(np.isfinite(means[:best])):
+        gap = losses[:, i] - losses[:, best]
+        if gap.mean() <= max(negligible, DOUBT * gap.std() / math.sqrt(len(gap))):
+            return int(i)
+    return best
+
+
+def _held_out(problem: Problem, folds: list[_Fold], name: str) -> tuple[Floats, Floats]:
+    """Return held-out log-probabilities of the shape of the logits, and the NLL of each row or entry."""
+    log_probs = np.empty_like(problem.z)
+    losses = np.empty(problem.labels.shape)
+    for fold in folds:
+        way = _found(fold.fits[name]).way
+        log_probs[fold.at] = log_probs_of(problem.kind, fold.problem.z, way, 1)
+        losses[fold.at] = fold.problem.nll(way)
+    return log_probs, losses
+
+
+def _gains(
+    problem: Problem, folds: list[_Fold], winner: str, level: float, n_resamples: int, seed: int
+) -> tuple[LabelGain, ...]:
+    """Return for each label of a multilabel task what the winner changes."""
+    if problem.task != "multilabel":
+        return ()
+    after, before = (_held_out(problem, folds, name)[1] for name in (winner, "raw"))
+    sampled = paired_means(after - before, n_resamples, seed)
+    positive = problem.one.sum(axis=0)
+    return tuple(
+        LabelGain(j, int(positive[j]), _interval(float((after - before)[:, j].mean()), sampled[:, j], level))
+        for j in range(problem.z.shape[1])
+    )
+
+
+def _interval(value: float, sampled: Floats, level: float) -> Interval:
+    low, high = np.quantile(sampled, ((1 - level) / 2, (1 + level) / 2))
+    return Interval(float(value), float(low), float(high), level, "bootstrap")
+
+
+def _method(name: str, fit: Fitted | str, problem: Problem, fields: dict[str, Any]) -> Method:
+    way, converged, shared = _found(fit)
+    return Method(name, **way._asdict(), **fields, scores=problem.kind, converged=converged, shared=shared)
+
+
+def _found(fit: Fitted | str) -> Fitted:
     assert not isinstance(fit, str)  # those were left out
     return fit
-
-
-def _measure(
-    held_out: Rows, losses: Floats, level: float, n_bins: int, n_resamples: int, seed: int
-) -> dict[str, Any]:
-    """Return every metric of held-out rows with its interval, and the bins."""
-    found: dict[str, Any] = {"stats": stats_of(held_out, n_bins)}
-    for name in METRICS:
-        if name == "nll" and np.isinf(losses).any():
-            found[name] = Interval(math.inf, math.inf, math.inf, level, "analytic")
-        elif name == "classwise_ece":
-            found[name] = interval_of(name, held_out, level, "bootstrap", n_bins, None, n_resamples, seed)
-        else:
-            found[name] = interval_of(name, held_out, level, "analytic", n_bins)
-    return found
 
 
 def paired_means(losses: Floats, n_resamples: int, seed: int) -> Floats:

@@ -3,106 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-import math
+import html
 from typing import Any
 
 from refocal._arrays import Array
-from refocal.calibration.temperature import scaled_probs
-from refocal.metrics import CalibrationStats, Interval
-from refocal.objectives import Focal, Objective, objective_from_dict
+from refocal.calibration._problem import Task
+from refocal.calibration.method import (
+    METHODS,
+    METRICS,
+    LabelGain,
+    Method,
+    interval_from_dict,
+    interval_to_dict,
+    short,
+)
+from refocal.extras import needs
+from refocal.metrics import Interval
+from refocal.objectives import Focal, Objective, SigmoidFocal, objective_from_dict
 
-METHODS = {
-    "raw": "the softmax as it is",
-    "psi": "the objective's posterior",
-    "psi_unsmoothed": "the same, label smoothing taken out",
-    "ts_nll": "a temperature by the NLL",
-    "ts_fl": "a temperature by the objective's own loss",
-    "psi_ts_fl": "psi after the temperature of ts_fl",
-    "psi_ts_fl_unsmoothed": "the same, label smoothing taken out",
-    "focal_ts": "psi after a temperature by the NLL of the result",
-    "focal_ts_free": "the same, with a fitted gamma",
+RAW = {
+    "softmax": "the softmax as it is",
+    "sigmoid": "the sigmoid as it is",
+    "one-vs-rest": "the sigmoids divided by their sum",
 }
-"""The methods, from simple to complex: of two that cannot be told apart, the first is chosen."""
-
-METRICS = {
-    "nll": "NLL",
-    "brier": "Brier",
-    "ece": "ECE, debiased interval",
-    "classwise_ece": "classwise ECE, debiased interval",
-    "error_rate": "error rate",
-}
-"""The metrics, and what they are called in the table."""
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class Method:
-    """One way from logits to probabilities, link(logits / T), and how it does on held-out rows.
-
-    Attributes:
-        name: "raw", "psi", "psi_unsmoothed", "ts_nll", "ts_fl", "psi_ts_fl", "psi_ts_fl_unsmoothed",
-            "focal_ts" or "focal_ts_free".
-        temperature: T, fitted on all rows; 1 where none is fitted.
-        link: The objective whose posterior is taken, or None for the softmax.
-        nll: The held-out metrics, each with its interval.
-        brier: See nll.
-        ece: See nll.
-        classwise_ece: See nll.
-        error_rate: See nll.
-        behind: NLL minus that of the winner, with its paired interval.
-        stats: The held-out bins, for reliability diagrams.
-
-    Example:
-        >>> from refocal import choose_calibration
-        >>> logits = np.array([[2.0, 0.0], [1.0, 0.0], [0.0, 3.0], [1.0, 0.0]] * 50)
-        >>> choose_calibration(logits, np.array([0, 0, 1, 1] * 50)).method("raw")
-        Method('raw', T=1, NLL 0.4505 [0.3800, 0.5210])
-    """
-
-    name: str
-    temperature: float
-    link: Objective | None
-    nll: Interval
-    brier: Interval
-    ece: Interval
-    classwise_ece: Interval
-    error_rate: Interval
-    behind: Interval
-    stats: CalibrationStats
-
-    def __repr__(self) -> str:
-        return f"Method({self.name!r}, T={self.temperature:.4g}, NLL {self.nll})"
-
-    def log_probs(self, logits: Array, *, axis: int = -1) -> Array:
-        """Return log-probabilities, of the same shape, dtype and library."""
-        return scaled_probs(logits, self.temperature, self.link, axis, log=True)
-
-    def probs(self, logits: Array, *, axis: int = -1) -> Array:
-        """Return probabilities, of the same shape, dtype and library."""
-        return scaled_probs(logits, self.temperature, self.link, axis)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the method as a dictionary that JSON can hold; an infinite number is None."""
-        fields: dict[str, Any] = {"name": self.name, "temperature": self.temperature}
-        fields["link"] = None if self.link is None else self.link.to_dict()
-        for name in (*METRICS, "behind"):
-            fields[name] = _interval_to_dict(getattr(self, name))
-        return fields | {"stats": self.stats.to_dict()}
-
-    @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> Method:
-        """Return the method that `to_dict` described.
-
-        Raises:
-            ValueError: If it is none of the methods.
-        """
-        fields = dict(fields)
-        if fields["name"] not in METHODS:
-            raise ValueError(f"name must be one of {', '.join(METHODS)}, got {fields['name']!r}")
-        for name in (*METRICS, "behind"):
-            fields[name] = _interval_from_dict(fields[name])
-        link = fields["link"]
-        fields["link"] = None if link is None else objective_from_dict(link)
-        return cls(**fields | {"stats": CalibrationStats.from_dict(fields["stats"])})
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -110,18 +33,22 @@ class Selection:
     """What `choose_calibration` found. Print it to see the table and the advice.
 
     Attributes:
-        objective: What the model was said to be trained with.
+        objective: What the model was said to be trained with, or what was assumed.
         n_rows: Labelled rows.
         n_folds: Parts that were held out in turn.
         level: Of all intervals.
         negligible: The difference in NLL, in nats, that counts as none.
         methods: From simple to complex.
         skipped: Names of methods that could not be fitted, each with the reason.
-        winner: The name of the simplest method that is not clearly worse than the best one, or worse by no
-            more than ``negligible``, and that is the softmax or clearly better than it.
+        winner: The name of the simplest method whose NLL is above the smallest one by no more than half a
+            standard error of the difference, or than ``negligible``.
         clear: Whether the lead is clear: every simpler method is clearly worse, no other one can be
             better by more than ``negligible``, and none was skipped.
-        psi_gap: NLL of `psi` alone minus that of the softmax, with its paired interval; None without psi.
+        psi_gap: NLL of `psi` alone minus that of the raw scores, with its paired interval; None without psi.
+        task: "binary", "multiclass" or "multilabel". The NLL of a row with several labels is the mean over
+            them, so that the pooled NLL is the macro one too; the ECE is pooled, the classwise ECE macro.
+        labels: For each label of a multilabel task, what the winner changes; empty for other tasks.
+        assumed: Whether no objective was given.
 
     Example:
         >>> from refocal import choose_calibration
@@ -146,10 +73,13 @@ class Selection:
     winner: str
     clear: bool
     psi_gap: Interval | None
+    task: Task = "multiclass"
+    labels: tuple[LabelGain, ...] = ()
+    assumed: bool = False
 
     @property
     def psi_harms(self) -> bool:
-        """Whether psi alone is clearly worse than the softmax."""
+        """Whether psi alone is clearly worse than the raw scores."""
         return self.psi_gap is not None and self.psi_gap.low > 0
 
     @property
@@ -175,7 +105,8 @@ class Selection:
             "objective": self.objective.to_dict(),
             "methods": [method.to_dict() for method in self.methods],
             "skipped": [list(pair) for pair in self.skipped],
-            "psi_gap": None if self.psi_gap is None else _interval_to_dict(self.psi_gap),
+            "labels": [dataclasses.asdict(x) | {"gap": interval_to_dict(x.gap)} for x in self.labels],
+            "psi_gap": None if self.psi_gap is None else interval_to_dict(self.psi_gap),
             "psi_harms": self.psi_harms,
             "sentence": self.sentence,
         }
@@ -183,11 +114,16 @@ class Selection:
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Selection:
         """Return what `to_dict` described."""
-        own = {f.name: fields[f.name] for f in dataclasses.fields(cls)}
+        young = ("task", "labels", "assumed")  # not in the first files
+        names = [f.name for f in dataclasses.fields(cls) if f.name in fields or f.name not in young]
+        own = {name: fields[name] for name in names}
         own["objective"] = objective_from_dict(own["objective"])
         own["methods"] = tuple(Method.from_dict(method) for method in own["methods"])
         own["skipped"] = tuple((name, reason) for name, reason in own["skipped"])
-        own["psi_gap"] = None if own["psi_gap"] is None else _interval_from_dict(own["psi_gap"])
+        own["psi_gap"] = None if own["psi_gap"] is None else interval_from_dict(own["psi_gap"])
+        own["labels"] = tuple(
+            LabelGain(**x | {"gap": interval_from_dict(x["gap"])}) for x in own.get("labels", ())
+        )
         return cls(**own)
 
     def __repr__(self) -> str:
@@ -198,18 +134,63 @@ class Selection:
 
     def __str__(self) -> str:
         """Return the table and the advice."""
+        lines = self._table()
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        rows = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines]
+        return "\n".join([*rows, "", *self._notes(), self.sentence])
+
+    def _repr_html_(self) -> str:
+        """Return the table and the advice for a notebook."""
+        head, *lines = [[html.escape(cell) for cell in line] for line in self._table()]
+        top = "".join(f"<th>{cell}</th>" for cell in head)
+        rows = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in line) + "</tr>" for line in lines)
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in (*self._notes(), self.sentence))
+        return f"<table><thead><tr>{top}</tr></thead><tbody>{rows}</tbody></table>{notes}"
+
+    def to_frame(self) -> Any:
+        """Return the table as a pandas DataFrame: a row for each method, and the ends of every interval.
+
+        Raises:
+            ImportError: Without pandas.
+        """
+        with needs("Selection.to_frame", "pandas"):
+            import pandas
+        table = []
+        for m in self.methods:
+            numbers: dict[str, Any] = {"temperature": m.temperature, "bias": m.bias, "converged": m.converged}
+            for name in (*METRICS, "behind"):
+                x = getattr(m, name)
+                numbers |= {name: x.value, f"{name}_low": x.low, f"{name}_high": x.high}
+            table.append({"method": m.name, "winner": m.name == self.winner, **numbers})
+        return pandas.DataFrame(table).set_index("method")
+
+    def _table(self) -> list[list[str]]:
         lines = [["method", "T", *METRICS.values()]]
         for m in self.methods:
             intervals = [dataclasses.replace(getattr(m, name), debiased=False) for name in METRICS]
             star = " *" if m.name == self.winner else ""
-            lines.append([m.name + star, f"{m.temperature:.4g}", *map(str, intervals)])
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        rows = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines]
-        notes = [f"{name} left out: {reason}." for name, reason in self.skipped]
-        held_out = (
-            f"Held out in {self.n_folds} parts of {self.n_rows} rows; {100 * self.level:g} % intervals."
-        )
-        return "\n".join([*rows, "", held_out, *notes, self.sentence])
+            lines.append([m.name + star, short(m.temperature), *map(str, intervals)])
+        return lines
+
+    def _notes(self) -> list[str]:
+        notes = [f"Held out in {self.n_folds} parts of {self.n_rows} rows; {100 * self.level:g} % intervals."]
+        if self.assumed:
+            notes.append(f"No objective was given: {self.objective} is assumed.")
+        notes += [f"{name} left out: {reason}." for name, reason in self.skipped]
+        notes += [
+            f"{m.name}: the search for its numbers did not converge." for m in self.methods if not m.converged
+        ]
+        notes += [
+            f"{m.name}: labels {', '.join(map(str, m.shared))} have the numbers of all labels, as they are "
+            "too rarely 1 or 0 for their own."
+            for m in self.methods
+            if m.shared
+        ]
+        if self.labels:
+            gain = [str(x.label) for x in self.labels if x.gains]
+            which = f"labels {', '.join(gain)} gain clearly" if gain else "no label gains clearly"
+            notes.append(f"By {self.winner}, against raw, {which}.")
+        return notes
 
     def _advice(self) -> str:
         winner, raw = self.method(self.winner), self.method("raw")
@@ -220,20 +201,22 @@ class Selection:
         doubts += [f"{name} could not be fitted" for name, _ in self.skipped]
         if winner is raw and self.clear:
             return (
-                f"Keep raw, the softmax as it is: no other method lowers its NLL of {raw.nll.value:.4f} by "
+                f"Keep raw, {RAW[raw.scores]}: no other method lowers its NLL of {raw.nll.value:.4f} by "
                 f"more than {self.negligible:g}."
             )
         if winner is raw:
             worse = any(m.behind.low > 0 for m in self.methods)
             nothing = "Nothing is clearly better than raw" if worse else "Nothing is clear"
             return (
-                f"{nothing} with {self.n_rows} rows. Keep the softmax for now, or label more rows: "
+                f"{nothing} with {self.n_rows} rows. Keep {RAW[raw.scores]} for now, or label more rows: "
                 f"{', and '.join(doubts)}."
             )
         what = f"{winner.name} ({METHODS[winner.name]})"
         if winner.temperature != 1:
-            what += f" with T = {winner.temperature:.3g}"
-        if isinstance(winner.link, Focal) and winner.name == "focal_ts_free":
+            what += f" with T = {short(winner.temperature, 3)}"
+        if winner.bias != 0:
+            what += f" and bias = {short(winner.bias, 3)}"
+        if isinstance(winner.link, (Focal, SigmoidFocal)) and winner.name == "focal_ts_free":
             what += f" and gamma = {winner.link.gamma:.3g}"
         gain = f"against raw it changes the NLL by {_nats(_minus(raw.behind))}"
         if self.clear:
@@ -246,6 +229,7 @@ class Selection:
     def _why_psi_harms(self) -> str:
         assert self.psi_gap is not None
         temperature = next((m.temperature for m in self.methods if m.name == "ts_fl"), 1.0)
+        assert isinstance(temperature, float)  # pooled
         if temperature > 1:
             why = (
                 "the logits are sharper than those of the minimiser that psi starts from (the loss itself "
@@ -255,15 +239,6 @@ class Selection:
         else:
             why = "the logits are not those of the minimiser that psi starts from, as with another loss"
         return f"psi alone would hurt: it changes the NLL by {_nats(self.psi_gap)}, because {why}."
-
-
-def _interval_to_dict(x: Interval) -> dict[str, Any]:
-    return {name: None if value == math.inf else value for name, value in dataclasses.asdict(x).items()}
-
-
-def _interval_from_dict(fields: dict[str, Any]) -> Interval:
-    values: dict[str, Any] = {name: math.inf if value is None else value for name, value in fields.items()}
-    return Interval(**values)
 
 
 def _minus(x: Interval) -> Interval:

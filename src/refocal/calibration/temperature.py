@@ -3,82 +3,42 @@
 from __future__ import annotations
 
 import json
-import math
 import os
-import warnings
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
-import numpy as np
-
-from refocal._arrays import Array, log_softmax, map_rows, namespace, working_dtype
-from refocal._checks import check_count, check_floats, check_number, check_scores
-from refocal._rows import SUM_TOLERANCE, Rows, logit_rows
-from refocal.calibration._search import (
-    Derivatives,
-    Start,
-    focal_at,
-    loss_at,
-    moments,
-    newton,
-    nll_at,
-    quasi_newton,
-)
+from refocal._arrays import Array, namespace
+from refocal._checks import check_count, check_floats, check_number
+from refocal.calibration._fits import Fit, fit_focal_temperature, fit_link_temperature, fit_temperature
+from refocal.calibration._links import Way, probs_of, scaled
+from refocal.calibration._problem import Problem, Task, check_task, problem_of
 from refocal.files import write_atomic
-from refocal.metrics.binning import bin_rows, check_n_bins, make_bins
-from refocal.objectives import Focal, Objective, check_objective, log_posterior_of, objective_from_dict
-
-ECE_RANGE, ECE_STEPS = 2.0, (0.025, 0.001)
-"""Where log T is searched for the ECE, around that of the NLL, and the spacing of coarse and fine grids."""
-
-ECE_REFINED = 5
-"""Around how many of the best points of the coarse grid there is a fine one."""
-
-FREE_GAMMAS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0)
-"""Where the search for a free gamma starts: the NLL may have two minima, one at an end."""
-
-
-class Fit(NamedTuple):
-    """The end of a fit: log b = -log T, gamma (of psi after the temperature), and how it got there."""
-
-    log_b: float
-    passes: int
-    converged: bool
-    gamma: float = 0.0
-
-    @property
-    def temperature(self) -> float:
-        """T."""
-        return math.exp(-self.log_b)
-
-    def warn(self) -> None:
-        """Warn the caller of the caller's caller if the fit did not converge."""
-        if not self.converged:
-            warnings.warn(
-                f"the fit did not converge: T = {self.temperature:.6g} after {self.passes} passes",
-                RuntimeWarning,
-                stacklevel=4,
-            )
+from refocal.metrics.binning import check_n_bins
+from refocal.objectives import Focal, Objective, SigmoidFocal, check_objective, objective_from_dict
+from refocal.objectives.base import ScoreKind
 
 
 class _Scaling:
     """What the scalings share: probabilities, fitted numbers and files."""
 
     _settings: ClassVar[tuple[str, ...]]
-    _fitted: ClassVar[tuple[str, ...]] = ("temperature_", "n_iter_", "converged_")
+    _fitted: ClassVar[tuple[str, ...]] = ("temperature_", "n_iter_", "converged_", "task_")
+    _younger: ClassVar[dict[str, Any]] = {"task": None, "task_": "multiclass"}  # than the first files
+    task: Task | None
+    task_: Task
     temperature_: float
     n_iter_: int
     converged_: bool
 
     def predict_proba(self, logits: Array, *, axis: int = -1) -> Array:
-        """Return probabilities, of the same shape, dtype and library."""
+        """Return probabilities, of the same shape, dtype and library; for sigmoid scores P(y = 1)."""
         self._check_fitted()
-        return scaled_probs(logits, self.temperature_, self._link, axis)
+        return probs_of(self._kind, logits, Way(self.temperature_, self._link), axis)
 
     def predict_log_proba(self, logits: Array, *, axis: int = -1) -> Array:
         """Return the logarithm of `predict_proba`."""
         self._check_fitted()
-        return scaled_probs(logits, self.temperature_, self._link, axis, log=True)
+        return probs_of(self._kind, logits, Way(self.temperature_, self._link), axis, log=True)
 
     def to_dict(self) -> dict[str, Any]:
         """Return settings and fitted numbers as a dictionary that JSON can hold."""
@@ -100,6 +60,8 @@ class _Scaling:
             raise TypeError(f"fields must be a dictionary, got {type(fields).__name__}")
         if fields.get("scaling") != cls.__name__:
             raise ValueError(f"scaling must be {cls.__name__!r}, got {fields.get('scaling')!r}")
+        fitted_before = "temperature_" in fields
+        fields = {k: v for k, v in cls._younger.items() if fitted_before or k != "task_"} | fields
         own = {"scaling", *cls._settings}
         fitted = set(fields) - own
         if set(fields) - fitted != own or (fitted and fitted != set(cls._fitted)):
@@ -119,6 +81,9 @@ class _Scaling:
             check_count("n_iter_", fields["n_iter_"], 1)
             if not isinstance(fields["converged_"], bool):
                 raise TypeError(f"converged_ must be True or False, got {fields['converged_']!r}")
+            if fields["task_"] is None:
+                raise ValueError("task_ must be a task, got None")
+            check_task(fields["task_"], scaling._objective)
             vars(scaling).update({name: fields[name] for name in cls._fitted})
         return scaling
 
@@ -137,12 +102,26 @@ class _Scaling:
     def _link(self) -> Objective | None:
         return None
 
+    @property
+    def _objective(self) -> Objective | None:
+        return None
+
+    @property
+    def _kind(self) -> ScoreKind:
+        if self.task_ != "multiclass":
+            return "sigmoid"
+        return "softmax" if self._objective is None else self._objective.scores
+
+    def _problem(self, logits: Array, labels: Array, axis: int) -> Problem:
+        return problem_of(logits, labels, self.task, self._objective, axis)
+
     def _check_fitted(self) -> None:
         if "temperature_" not in vars(self):
             raise ValueError(f"{type(self).__name__} must be fitted first: call fit(logits, labels)")
 
-    def _finish(self, fit: Fit) -> Self:
+    def _finish(self, fit: Fit, task: Task) -> Self:
         self.temperature_, self.n_iter_, self.converged_ = fit.temperature, fit.passes, fit.converged
+        self.task_ = task
         fit.warn()
         return self
 
@@ -162,15 +141,22 @@ class TemperatureScaling(_Scaling):
       around the best five of those. The ECE of a grid point is exact; between two points nothing is promised.
     - an objective such as ``Focal(2.0, weight=...)``: its own loss, with derivatives by differences.
 
+    Logits are those of a softmax (multiclass), the log odds of class 1 (binary), or those of one sigmoid for
+    each label (multilabel): then the softmax above is a sigmoid of each entry, and a loss the mean over all
+    entries. The sigmoids of a `OneVsRest` objective are divided by their sum.
+
     Data for which the loss falls all the way to T = 0 or T = infinity is refused.
 
     Args:
-        objective: "nll", "focal", "ece", or an objective on a softmax.
+        objective: "nll", "focal", "ece", or an objective.
         gamma: The gamma >= 0 of "focal".
-        n_bins: The number of equal bins of "ece".
+        n_bins: The number of equal bins of "ece"; of sigmoid scores it is that of P(y = 1), over all entries.
+        task: "binary", "multiclass" or "multilabel". None for that of the objective; without one, logits of
+            shape (n,) are binary, others multiclass.
 
     Attributes:
         temperature_: T.
+        task_: The task of the rows that it was fitted on.
         n_iter_: Passes over all rows that the fit took; of an objective, each computes the loss three times.
         converged_: Whether the last step was small ("ece": whether the best point is inside the grid). If
             not, `fit` warns too.
@@ -183,43 +169,58 @@ class TemperatureScaling(_Scaling):
         2.704
         >>> scaling.predict_proba(logits[:1]).round(3)
         array([[0.693, 0.307]])
+        >>> log_odds = logits[:, 1] - logits[:, 0]
+        >>> TemperatureScaling(task="binary").fit(log_odds, labels).predict_proba(log_odds[:1]).round(3)
+        array([0.307])
     """
 
-    _settings = ("objective", "gamma", "n_bins")
+    _settings = ("objective", "gamma", "n_bins", "task")
 
     def __init__(
-        self, objective: str | Objective = "nll", gamma: float | None = None, n_bins: int = 10
+        self,
+        objective: str | Objective = "nll",
+        gamma: float | None = None,
+        n_bins: int = 10,
+        *,
+        task: Task | None = None,
     ) -> None:
         if isinstance(objective, Objective):
-            check_objective(objective, softmax=True)
+            check_objective(objective)
         elif objective not in ("nll", "focal", "ece"):
             raise ValueError(f"objective must be 'nll', 'focal', 'ece' or an objective, got {objective!r}")
         if objective == "focal":
             gamma = check_number("gamma", gamma, low=0, rule="finite and >= 0")
         elif gamma is not None:
             raise ValueError(f"gamma must be None unless objective is 'focal', got {gamma!r}")
-        self.objective, self.gamma, self.n_bins = objective, gamma, check_n_bins(n_bins)
+        self.objective, self.gamma, self.n_bins, self.task = objective, gamma, check_n_bins(n_bins), task
+        check_task(task, self._objective)
 
     def fit(self, logits: Array, labels: Array, *, axis: int = -1) -> Self:
         """Find T and return itself.
 
         Args:
-            logits: Scores before the softmax, with the classes along ``axis``; -inf for a masked class.
-            labels: Integers 0..K-1, of logits' shape without the class axis.
-            axis: The class axis.
+            logits: Scores before the softmax, with the classes along ``axis``; -inf for a masked class. For
+                sigmoid scores (binary, multilabel) of any shape.
+            labels: Integers 0..K-1, of logits' shape without the class axis; for sigmoid scores 0 or 1, of
+                logits' shape.
+            axis: The class axis, or that of the labels.
 
         Raises:
             ValueError: Where values do not fit, or the loss falls all the way to T = 0 or T = infinity.
         """
-        return self._finish(
-            fit_temperature(logit_rows(logits, labels, axis), self.objective, self.gamma, self.n_bins)
-        )
+        problem = self._problem(logits, labels, axis)
+        return self._finish(fit_temperature(problem, self.objective, self.gamma, self.n_bins), problem.task)
 
     def transform(self, logits: Array) -> Array:
         """Return logits / T, of the same shape, dtype and library."""
         self._check_fitted()
         logits = check_floats("logits", logits)
-        return namespace(logits).astype(_scaled(logits, self.temperature_), logits.dtype, copy=False)
+        z = scaled(logits, Way(self.temperature_), -1)
+        return namespace(logits).astype(z, logits.dtype, copy=False)
+
+    @property
+    def _objective(self) -> Objective | None:
+        return self.objective if isinstance(self.objective, Objective) else None
 
 
 class FocalTemperatureScaling(_Scaling):
@@ -227,13 +228,16 @@ class FocalTemperatureScaling(_Scaling):
 
     .. math:: p = \Psi^\gamma(\mathrm{softmax}(z / T))
 
-    `TemperatureScaling` is the case gamma = 0. A free gamma is searched in [0, 16].
+    `TemperatureScaling` is the case gamma = 0. A free gamma is searched in [0, 16]. For sigmoid scores
+    (binary, multilabel) each entry is the problem of two classes that have the logits 0 and z.
 
     Args:
         gamma: The gamma of the training, or None to fit it too.
+        task: As for `TemperatureScaling`.
 
     Attributes:
         temperature_: T.
+        task_: The task of the rows that it was fitted on.
         gamma_: gamma, given or fitted.
         n_iter_: Passes over all rows that the fit took.
         converged_: Whether the last step was small. If not, `fit` warns too.
@@ -246,107 +250,40 @@ class FocalTemperatureScaling(_Scaling):
         array([[0.693, 0.307]])
     """
 
-    _settings = ("gamma",)
-    _fitted = ("temperature_", "gamma_", "n_iter_", "converged_")
+    _settings = ("gamma", "task")
+    _fitted = ("temperature_", "gamma_", "n_iter_", "converged_", "task_")
     gamma_: float
 
-    def __init__(self, gamma: float | None = None) -> None:
+    def __init__(self, gamma: float | None = None, *, task: Task | None = None) -> None:
+        check_task(task)
+        self.task = task
         self.gamma = gamma if gamma is None else check_number("gamma", gamma, low=0, rule="finite and >= 0")
 
     def fit(self, logits: Array, labels: Array, *, axis: int = -1) -> Self:
         """Find T, and gamma if it is free, and return itself.
 
         Args:
-            logits: Scores before the softmax, with the classes along ``axis``; -inf for a masked class.
-            labels: Integers 0..K-1, of logits' shape without the class axis.
-            axis: The class axis.
+            logits: Scores before the softmax, with the classes along ``axis``; -inf for a masked class. For
+                sigmoid scores (binary, multilabel) of any shape.
+            labels: Integers 0..K-1, of logits' shape without the class axis; for sigmoid scores 0 or 1, of
+                logits' shape.
+            axis: The class axis, or that of the labels.
 
         Raises:
             ValueError: Where values do not fit, or the loss falls all the way to T = 0 or T = infinity.
         """
-        fit = fit_focal_temperature(logit_rows(logits, labels, axis), self.gamma)
-        self.gamma_ = fit.gamma
-        return self._finish(fit)
+        problem = self._problem(logits, labels, axis)
+        if self.gamma is None:
+            fit = fit_focal_temperature(problem)
+        else:
+            fit = fit_link_temperature(problem, Way(link=_psi_of(self.gamma, problem.kind)))
+        self.gamma_ = fit.gamma if self.gamma is None else self.gamma
+        return self._finish(fit, problem.task)
 
     @property
     def _link(self) -> Objective:
-        return Focal(self.gamma_)
+        return _psi_of(self.gamma_, self._kind)
 
 
-def scaled_probs(
-    logits: Array, temperature: float, link: Objective | None, axis: int, *, log: bool = False
-) -> Array:
-    """Return (log-)probabilities of logits / T, by the posterior of an objective or the softmax."""
-    logits, axis = check_scores("logits", logits, axis)
-    xp = namespace(logits)
-    y = log_probs_of(logits, temperature, link, axis)
-    # Cast last: the logarithm in half precision would lose two digits more.
-    return xp.astype(y if log else xp.exp(y), logits.dtype, copy=False)
-
-
-def log_probs_of(logits: Array, temperature: float, link: Objective | None, axis: int) -> Array:
-    """Return log-probabilities in the dtype to compute in."""
-    z = _scaled(logits, temperature)
-    return map_rows(log_softmax, z, axis=axis) if link is None else log_posterior_of(link, z, axis)
-
-
-def _scaled(logits: Array, temperature: float) -> Array:
-    return namespace(logits).astype(logits, working_dtype(logits), copy=False) / temperature
-
-
-def fit_temperature(
-    rows: Rows, objective: str | Objective, gamma: float | None = None, n_bins: int = 10
-) -> Fit:
-    """Return the fit of `TemperatureScaling` to rows."""
-    start = Start.of(rows)
-    if objective == "nll":
-        return Fit(*newton(lambda u: nll_at(rows, u), start.log_b, start))
-    if objective == "ece":
-        return _search_ece(rows, n_bins, start)
-    if isinstance(objective, Objective):
-        gamma = objective.plain_gamma
-        if objective.without_smoothing() is not objective and np.isneginf(rows.z).any():
-            raise ValueError(
-                "the loss is infinite at every T: label smoothing gives weight to a class with logit -inf"
-            )
-
-    def loss(some: Rows, u: float) -> Derivatives:
-        if isinstance(objective, Objective) and gamma is None:
-            return loss_at(some, objective, u)
-        assert gamma is not None  # "focal" has one
-        return focal_at(some, u, gamma)
-
-    best, _, _ = newton(lambda u: loss(start.rows, u), start.log_b, start, strict=False)
-    return Fit(*newton(lambda u: loss(rows, u), best, start))
-
-
-def fit_focal_temperature(rows: Rows, gamma: float | None = None) -> Fit:
-    """Return the fit of `FocalTemperatureScaling` to rows."""
-    start = Start.of(rows)
-    best, point = math.inf, np.array([start.log_b, gamma or 0.0])
-    for first in FREE_GAMMAS if gamma is None else (gamma,):
-        found = quasi_newton(start.rows, np.array([point[0], first]), False, start, strict=False)
-        if found.value < best:
-            best, point = found.value, found.point
-    found = quasi_newton(rows, point, gamma is None, start)
-    return Fit(float(found.point[0]), found.passes, found.converged, float(found.point[1]))
-
-
-def _search_ece(rows: Rows, n_bins: int, start: Start) -> Fit:
-    """Return the best log b of the grids around that of the NLL; converged means that it lies inside."""
-    centre, passes, _ = newton(lambda u: nll_at(rows, u), start.log_b, start)
-    right = (rows.z.argmax(axis=1) == rows.labels).astype(np.int64)
-    bins = make_bins(n_bins)
-
-    def error(u: float) -> float:
-        confidence = 1 / moments(rows, math.exp(u), order=0)[0]
-        return bin_rows(Rows("probs", confidence, "probs", SUM_TOLERANCE, right), bins, "positive").ece()
-
-    coarse, fine = ECE_STEPS
-    around = round(ECE_RANGE / coarse)
-    found = {u: error(u) for u in centre + coarse * np.arange(-around, around + 1)}
-    inner = fine * np.arange(-round(coarse / fine), round(coarse / fine) + 1)
-    for middle in sorted(found, key=found.__getitem__)[:ECE_REFINED]:
-        found |= {u: error(u) for u in middle + inner if u not in found}
-    best = min(found, key=found.__getitem__)
-    return Fit(float(best), passes + len(found), bool(abs(best - centre) < ECE_RANGE))
+def _psi_of(gamma: float, kind: ScoreKind) -> Objective:
+    return SigmoidFocal(gamma, None) if kind == "sigmoid" else Focal(gamma)

@@ -31,6 +31,9 @@ from refocal.focal import focal_terms, log_h, log_phi, log_psi, psi, psi_body
 from refocal.minimizer import log_minimizer, log_of
 from refocal.objectives.base import ScoreKind, _InBlocks, entry_targets, per_class, row_labels
 
+LEFT = 0.01
+"""The least share of a smoothed probability that is left when label smoothing is taken out."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Focal(_InBlocks):
@@ -39,9 +42,15 @@ class Focal(_InBlocks):
     .. math:: \ell(q, v) = \sum_i w_i v_i (1-q_i)^{\gamma_i} (-\log q_i)
 
     with v the label's one-hot vector or a distribution, mixed with the uniform one by label smoothing.
-    The posterior is proportional to h(q_i) / w_i, with class i's own gamma; smoothing eps is then taken
-    out by (s - eps/K) / (1 - eps), clipped to the simplex. With weights or gammas of the classes the
-    most probable class may be another one than that with the largest score.
+    The posterior is proportional to h(q_i) / w_i, with class i's own gamma. With weights or gammas of the
+    classes the most probable class may be another one than that with the largest score.
+
+    Smoothing eps is then taken out of these s_i: (s_i - eps/K) / (1 - eps), but of no class more than 99 %
+    of s_i, and scaled to sum 1. A model is never quite the minimiser, and a class whose s_i lies
+    below eps/K can happen all the same: it keeps a probability, so the loss of its rows is at most that of
+    the smoothed s plus log 100 = 4.6, and a scale of at most 0.01 eps / (1 - eps). At the minimiser the
+    posterior is exact where every eta_i is at least 0.0102 eps/K / (1 - eps); below, eta_i
+    counts as at most that much, which costs a row at most 0.0102 eps / (1 - eps) in log eta.
 
     Args:
         gamma: A number >= 0, or one for each class.
@@ -151,11 +160,8 @@ class Focal(_InBlocks):
     def _unsmoothed(self, xp: Namespace, log_s: Array, axis: int) -> Array:
         if not self.label_smoothing:
             return log_s
-        p = xp.exp(log_s) - self.label_smoothing / log_s.shape[axis]
-        positive = p > 0
-        p = xp.where(positive, p, 0)
-        p = p / xp.sum(p, axis=axis, keepdims=True)
-        return xp.where(xp.isnan(log_s), log_s, xp.where(positive, xp.log(xp.where(positive, p, 1)), -xp.inf))
+        y = log_s + log_left(xp, log_s, self.label_smoothing / log_s.shape[axis])
+        return log_softmax(xp, y, axis)
 
     def _logits(self, xp: Namespace, eta: Array, gamma: Any, weight: Any, axis: int) -> Array:
         eps = self.label_smoothing
@@ -178,7 +184,8 @@ class SigmoidFocal(_InBlocks):
         gamma: A number >= 0, or one for each class.
         alpha: The weight of y = 1 against 1 - alpha for y = 0, in (0, 1), a number or one for each class;
             None for no weights.
-        label_smoothing: In [0, 1): targets become (1 - eps) y + eps / 2.
+        label_smoothing: In [0, 1): targets become (1 - eps) y + eps / 2. It is taken out of both outcomes as
+            `Focal` takes it out of two classes.
 
     Example:
         >>> spec = SigmoidFocal(gamma=2.0, alpha=0.25)
@@ -241,13 +248,10 @@ class SigmoidFocal(_InBlocks):
 
     def _log_posterior(self, xp: Namespace, z: Array, gamma: Any, shift: Any, axis: int) -> Array:
         t = binary_log_odds(xp, z, gamma) + shift
-        log_s = -softplus(xp, -t)
-        if not self.label_smoothing:
-            return log_s
-        p = (xp.exp(log_s) - self.label_smoothing / 2) / (1 - self.label_smoothing)
-        positive = p > 0
-        log_p = xp.log(xp.where(positive, xp.where(p < 1, p, 1), 1))
-        return xp.where(positive | xp.isnan(p), log_p, -xp.inf)
+        if self.label_smoothing:
+            e = self.label_smoothing / 2
+            t = t + log_left(xp, -softplus(xp, -t), e) - log_left(xp, -softplus(xp, t), e)
+        return -softplus(xp, -t)
 
     def _posterior_from_probs(self, xp: Namespace, p: Array, gamma: Any, shift: Any, axis: int) -> Array:
         y = super()._posterior_from_probs(xp, p, gamma, shift, axis)
@@ -289,3 +293,10 @@ def binary_log_odds(xp: Namespace, z: Array, gamma: Any) -> Array:
     x = xp.clip(z, -limit, limit)  # beyond it rho is 0 or 1
     rho, rho_minus = softplus(xp, -x) * xp.exp(x), softplus(xp, x) * xp.exp(-x)
     return (1 + gamma) * z + log1p(xp, gamma * rho_minus) - log1p(xp, gamma * rho)
+
+
+def log_left(xp: Namespace, log_s: Array, e: float) -> Array:
+    """Return log((s - e) / s), and log LEFT where less than that is left of s."""
+    # Beyond 0 the exponential could overflow, and nothing is left anyway.
+    left = 1 - xp.exp(at_most(xp, math.log(e) - log_s, 0.0))
+    return xp.log(xp.where(left < LEFT, LEFT, left))

@@ -232,6 +232,11 @@ class OneVsRest(Objective):
         if not isinstance(self.binary, (SigmoidFocal, Asymmetric)):
             raise TypeError(f"binary must be a SigmoidFocal or an Asymmetric, got {self.binary!r}")
 
+    def without_smoothing(self) -> Objective:
+        """Return the objective with label smoothing 0, whose posterior is that of the smoothed labels."""
+        plain = self.binary.without_smoothing()
+        return self if plain is self.binary else dataclasses.replace(self, binary=plain)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the objective as a dictionary that JSON can hold; `objective_from_dict` is the inverse."""
         return {"objective": "OneVsRest", "binary": self.binary.to_dict()}

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import math
 from typing import Any
+
+import numpy as np
 
 from refocal._arrays import (
     Array,
@@ -31,7 +34,7 @@ from refocal._checks import check_fraction, check_number, check_scores
 from refocal.focal import log_phi
 from refocal.minimizer import FLOOR, log_minimizer, log_of, newton
 from refocal.objectives.base import Objective, _InBlocks, row_labels
-from refocal.objectives.focal import proportional
+from refocal.objectives.focal import LEFT, proportional
 
 
 class _OnSoftmax(_InBlocks):
@@ -193,9 +196,12 @@ class AsymmetricSingleLabel(_OnSoftmax):
         \quad c_1 = 1 - \epsilon + \epsilon/K, \; c_2 = \epsilon/K
 
     With a = c1 phi(q) and b = c2 q^gamma_neg (gamma_neg (-log q) - 1), the posterior is
-    (lambda q_i + b_i) / (a_i + b_i), clipped to the simplex; lambda makes it sum to 1. Without smoothing
-    this is the focal loss with gamma_pos. The risk need not be convex (a small gamma_neg or a large gamma_pos
-    with much smoothing): `posterior` holds at every stationary point, `logits` returns one of them.
+    (lambda q_i + b_i) / (a_i + b_i); lambda makes it sum to 1. Without smoothing this is the focal loss with
+    gamma_pos. Where it is less than 1 % of psi with gamma_pos, divided by 1 - epsilon, as it can be for
+    scores that are no minimiser, it counts as that much: no class that can happen gets 0.
+
+    The risk need not be convex (a small gamma_neg or a large gamma_pos with much smoothing): `posterior`
+    holds at every stationary point, `logits` returns one of them.
 
     Args:
         gamma_pos: A number >= 0.
@@ -230,9 +236,10 @@ class AsymmetricSingleLabel(_OnSoftmax):
     def _log_posterior(self, xp: Namespace, z: Array, axis: int) -> Array:
         s = shares(xp, z, axis)
         q, a, b = self._slopes(xp, s, axis)
+        below, top = log_phi(xp, s, self.gamma_pos, axis)
+        smoothed = log_softmax(xp, xp.where(s.top, 0, (s.neg_log_top - s.neg_log_q) - below + top), axis)
         if not self.label_smoothing:
-            below, top = log_phi(xp, s, self.gamma_pos, axis)
-            return log_softmax(xp, xp.where(s.top, 0, (s.neg_log_top - s.neg_log_q) - below + top), axis)
+            return smoothed
         # By the classes below the top, since a + b of the top may be 0.
         d = xp.where(s.top, 1, a + b)
         d_top, b_top, q_top = (at_top(xp, s.top, x, axis) for x in (a + b, b, q))
@@ -240,10 +247,10 @@ class AsymmetricSingleLabel(_OnSoftmax):
         lam = (d_top * (1 - rest_b) - b_top) / (q_top + d_top * rest_q)
         eta = xp.where(s.top, 0, (lam * q + b) / d)
         eta = xp.where(s.top, 1 - total(xp, eta, axis), eta)
-        positive = eta > 0
-        eta = xp.where(positive, eta, 0)
-        eta = eta / total(xp, eta, axis)
-        y = xp.where(positive, xp.log(xp.where(positive, eta, 1)), -xp.inf)
+        # In logarithms, as a probability may be below the smallest float.
+        least = math.log(LEFT) - math.log1p(-self.label_smoothing) + smoothed
+        y = xp.log(xp.where(eta > 0, eta, 1))
+        y = log_softmax(xp, xp.where((eta > 0) & (y > least), y, least), axis)
         return xp.where(xp.isnan(lam), lam, y)
 
     def _logits(self, xp: Namespace, eta: Array, axis: int) -> Array:

@@ -1,0 +1,125 @@
+"""Every method that makes sense for an objective, fitted to labelled logits."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+from refocal.calibration._fits import (
+    Fit,
+    fit_each_label,
+    fit_focal_temperature,
+    fit_link_temperature,
+    fit_platt,
+    fit_temperature,
+    plain_gamma,
+)
+from refocal.calibration._links import Way, with_floor
+from refocal.calibration._problem import Problem
+from refocal.objectives import Focal, Objective, SigmoidFocal
+
+
+class Fitted(NamedTuple):
+    """A method that was fitted: the way from logits to probabilities, and how the fit ended.
+
+    Attributes:
+        way: What it does.
+        converged: Whether the search for its numbers ended with a small step.
+        shared: The labels that have the pooled numbers, because they are too few for their own.
+    """
+
+    way: Way
+    converged: bool = True
+    shared: tuple[int, ...] = ()
+
+
+Candidates: TypeAlias = dict[str, Fitted | str]
+"""Each method by its name, or the reason why it cannot be fitted."""
+
+
+def candidates(problem: Problem, objective: Objective) -> Candidates:
+    """Return every method that makes sense for the objective, fitted to a problem."""
+    plain = objective.without_smoothing()
+    found: Candidates = {"raw": Fitted(Way())}
+
+    def attempt(names: tuple[str, ...], fit: Callable[[], dict[str, Fitted]]) -> None:
+        try:
+            found.update(fit())
+        except ValueError as error:
+            found.update(dict.fromkeys(names, str(error)))
+
+    attempt(("ts_nll",), lambda: {"ts_nll": _scaled(fit_temperature(problem, "nll"))})
+    if plain_gamma(objective) != 0:
+        links = {"": with_floor(plain, problem.n_rows)}
+        if plain is not objective:
+            links["_unsmoothed"] = with_floor(objective, problem.n_rows)
+        found |= {f"psi{suffix}": Fitted(way) for suffix, way in links.items()}
+
+        def own_loss() -> dict[str, Fitted]:
+            fit = fit_temperature(problem, objective)
+            after = {f"psi_ts_fl{suffix}": _scaled(fit, way) for suffix, way in links.items()}
+            return {"ts_fl": _scaled(fit), **after}
+
+        attempt(("ts_fl", *(f"psi_ts_fl{suffix}" for suffix in links)), own_loss)
+        # On a softmax this is for psi alone, with its exact derivatives.
+        if problem.kind != "softmax" or plain.plain_gamma:
+            way = links[""]
+            attempt(("focal_ts",), lambda: {"focal_ts": _scaled(fit_link_temperature(problem, way), way)})
+    if problem.kind != "one-vs-rest":
+        attempt(("focal_ts_free",), lambda: {"focal_ts_free": _free(problem, plain)})
+    if problem.kind == "sigmoid":
+        attempt(("platt",), lambda: {"platt": _scaled(fit_platt(problem))})
+    if problem.task == "multilabel" or problem.kind == "one-vs-rest":
+        _add_each_label(problem, found)
+    return found
+
+
+def _add_each_label(problem: Problem, found: Candidates) -> None:
+    """Add temperatures of each label, or of each class against the rest, to what was fitted for all."""
+    plans: dict[str, Callable[[Problem, Way, int], Fit]] = {
+        "ts_nll": lambda part, way, j: fit_temperature(part, "nll"),
+    }
+    if problem.kind == "sigmoid":
+        plans["focal_ts"] = lambda part, way, j: fit_link_temperature(part, _of_label(way, j))
+        plans["platt"] = lambda part, way, j: fit_platt(part)
+    suffix = "_per_label" if problem.kind == "sigmoid" else "_per_class"
+    for name, plan in plans.items():
+        pooled = found.get(name)
+        if isinstance(pooled, str):
+            found[name + suffix] = pooled
+        elif pooled is not None:
+            found[name + suffix] = _each_label(problem, pooled, plan)
+
+
+def _each_label(problem: Problem, pooled: Fitted, plan: Callable[[Problem, Way, int], Fit]) -> Fitted:
+    way = pooled.way
+    assert isinstance(way.temperature, float)  # pooled
+    assert isinstance(way.bias, float)
+    shared = Fit.of(way.temperature, way.bias, pooled.converged)
+    fits, by_all = fit_each_label(problem, shared, lambda part, j: plan(part, way, j))
+    temperature = tuple(fit.temperature for fit in fits)
+    bias = tuple(fit.bias for fit in fits) if any(fit.bias for fit in fits) else 0.0
+    return Fitted(way._replace(temperature=temperature, bias=bias), all(f.converged for f in fits), by_all)
+
+
+def _scaled(fit: Fit, way: Way = Way()) -> Fitted:  # noqa: B008  (it is a constant)
+    return Fitted(way._replace(temperature=fit.temperature, bias=fit.bias), fit.converged)
+
+
+def _free(problem: Problem, plain: Objective) -> Fitted:
+    if problem.kind != "sigmoid":
+        fit = fit_focal_temperature(problem)
+        return _scaled(fit, Way(link=Focal(fit.gamma)))
+    alpha = plain.alpha if isinstance(plain, SigmoidFocal) else None
+    fit = fit_focal_temperature(problem, alpha)
+    return _scaled(fit, Way(link=SigmoidFocal(fit.gamma, alpha)))
+
+
+def _of_label(way: Way, j: int) -> Way:
+    """Return the way of one label, of a link that may have numbers for each label."""
+    link: Any = way.link
+    if not isinstance(link, SigmoidFocal):
+        return way
+    own = {f: v[j] for f in ("gamma", "alpha") if isinstance(v := getattr(link, f), tuple)}
+    return way._replace(link=dataclasses.replace(link, **own))

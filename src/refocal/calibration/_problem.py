@@ -1,0 +1,173 @@
+"""Labelled logits of a task: which task it is, and the rows that fits and choices work on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from refocal._arrays import as_array, is_torch, namespace
+from refocal._checks import check_axis, check_floats
+from refocal._rows import SUM_TOLERANCE, Booleans, Floats, Integers, Rows, logit_rows
+from refocal.calibration._links import Way, log_both, log_probs_of
+from refocal.objectives import Objective
+from refocal.objectives.base import ScoreKind
+
+Task: TypeAlias = Literal["binary", "multiclass", "multilabel"]
+
+
+def check_task(task: object, objective: Objective | None = None) -> None:
+    """Raise where it is no task, or contradicts an objective."""
+    if task is None:
+        return
+    if task not in get_args(Task):
+        raise ValueError(f"task must be one of {get_args(Task)} or None, got {task!r}")
+    if objective is not None and (objective.scores == "sigmoid") == (task == "multiclass"):
+        name = type(objective).__name__
+        help = f": wrap it as OneVsRest({name}(...))" if task == "multiclass" else ""
+        raise ValueError(f"task must fit the objective, got {task!r} for {name} ({objective.scores}){help}")
+
+
+def task_of(task: Task | None, objective: Objective | None, ndim: int) -> Task:
+    """Return the task that was said, that of the objective, or that of the shape: never by the values."""
+    check_task(task, objective)
+    if task is not None:
+        return task
+    if objective is not None and objective.scores != "sigmoid":
+        return "multiclass"
+    if ndim == 1:
+        return "binary"
+    return "multiclass" if objective is None else "multilabel"
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Logits with their labels, every value checked.
+
+    Attributes:
+        task: What is predicted.
+        kind: What turns logits into scores.
+        z: Logits, (n, K) for classes, (n, L) for labels, (n, 1) for a binary task.
+        labels: Of the shape (n,) for classes, and of the shape of z otherwise.
+        rows: What the searches for T take: the rows of a softmax, or each entry of sigmoid scores as two
+            classes with the logits 0 and z; for one sigmoid for each class, the rows as if of a softmax.
+    """
+
+    task: Task
+    kind: ScoreKind
+    z: Floats
+    labels: Integers
+    rows: Rows
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows."""
+        return len(self.z)
+
+    @property
+    def n_labels(self) -> int | None:
+        """How many labels each row of a multilabel task has; None for other tasks."""
+        return self.z.shape[1] if self.task == "multilabel" else None
+
+    @cached_property
+    def one(self) -> Booleans:
+        """Where the outcome is 1, of the shape of z."""
+        if self.labels.ndim == 2:
+            return np.asarray(self.labels == 1)
+        return np.asarray(self.labels[:, None] == np.arange(self.z.shape[1]))
+
+    def take(self, index: npt.NDArray[np.intp]) -> Problem:
+        """Return some of the rows."""
+        if self.kind != "sigmoid":
+            rows = self.rows.take(index)
+            return replace(self, z=rows.z, labels=rows.labels, rows=rows)
+        width = self.z.shape[1]
+        entries = (index[:, None] * width + np.arange(width)).reshape(-1)
+        rows = self.rows.take(entries)
+        return replace(self, z=self.z[index], labels=self.labels[index], rows=rows)
+
+    def label(self, j: int) -> Problem:
+        """Return the binary task of one label, or of one class against the rest."""
+        return _entries("binary", np.ascontiguousarray(self.z[:, j : j + 1]), self.one[:, j : j + 1])
+
+    def nll(self, way: Way) -> Floats:
+        """Return the NLL of each row (n,), or of each entry (n, L) for sigmoid scores, in float64."""
+        if self.kind == "sigmoid":
+            one, zero = log_both(self.z, way)
+            return -np.where(self.one, one, zero)
+        held_out = self.rows.log_probs(log_probs_of(self.kind, self.z, way, 1))
+        return -held_out.values[np.arange(self.n_rows), self.labels]
+
+
+def problem_of(
+    logits: Any, labels: Any, task: Task | None, objective: Objective | None, axis: int
+) -> Problem:
+    """Return the problem that logits and labels are, by the task or the objective."""
+    logits = check_floats("logits", logits)
+    task = task_of(task, objective, logits.ndim)
+    if task == "multiclass":
+        if logits.ndim == 1:
+            raise ValueError(
+                f"logits must have rows and classes, got shape {tuple(logits.shape)}; log odds of class 1 "
+                "need task='binary', or an objective on a sigmoid"
+            )
+        return _of_classes(logits, labels, "softmax" if objective is None else objective.scores, axis)
+    y = as_array(labels)
+    y = np.asarray(y.detach().cpu() if is_torch(y) else y)
+    if y.dtype.kind not in "iub":
+        raise TypeError(f"labels must hold integers, got dtype {y.dtype}")
+    shape = tuple(logits.shape)
+    if task == "multilabel" and len(shape) < 2:
+        raise ValueError(f"logits must have rows and labels, got shape {shape}")
+    if y.shape != shape:
+        hint = ""
+        if task == "multilabel" and y.shape == shape[:-1]:
+            hint = ": labels that name one class of each row need OneVsRest(...) as the objective"
+        raise ValueError(
+            f"labels must have the shape {shape} of logits for a {task} task, got {y.shape}{hint}"
+        )
+    if y.size and not 0 <= y.min() <= y.max() <= 1:
+        wrong = int(y.min()) if y.min() < 0 else int(y.max())
+        raise ValueError(f"labels must be 0 or 1 for a {task} task, got {wrong}")
+    z = logits
+    if task == "multilabel":
+        axis = check_axis("logits", logits, axis)
+        z, y = namespace(logits).moveaxis(logits, axis, -1), np.moveaxis(y, axis, -1)
+    z = z.detach().cpu().float() if is_torch(z) and z.element_size() < 4 else z
+    z = np.asarray(z.detach().cpu() if is_torch(z) else z).astype(np.float64)
+    width = z.shape[-1] if task == "multilabel" else 1
+    if z.size == 0:
+        raise ValueError(f"logits must have at least 1 row, got shape {shape}")
+    return _entries(task, z.reshape(-1, width), y.reshape(-1, width) == 1)
+
+
+def _of_classes(logits: Any, labels: Any, kind: ScoreKind, axis: int) -> Problem:
+    if np.ndim(labels) == logits.ndim and np.shape(labels) == tuple(logits.shape):
+        raise ValueError(
+            f"labels must name one class of each row, shape {tuple(logits.shape)[:-1]}, got the shape "
+            f"{tuple(logits.shape)} of logits: 0 or 1 for each label need task='multilabel'"
+        )
+    rows = logit_rows(logits, labels, axis)
+    if kind == "one-vs-rest" and np.isinf(rows.z).any():
+        raise ValueError("logits must be finite for one sigmoid for each class, got -inf")
+    return Problem("multiclass", kind, rows.z, rows.labels, rows)
+
+
+def _entries(task: Task, z: Floats, one: Booleans) -> Problem:
+    """Return the problem of sigmoid logits (n, L)."""
+    if np.isnan(z).any():
+        raise ValueError(f"logits must not be NaN, got one in row {int(np.argmax(np.isnan(z).any(axis=1)))}")
+    wrong = np.where(one, z == -math.inf, z == math.inf)
+    if wrong.any():
+        raise ValueError(
+            "labels must be possible, got a logit of -inf for a 1 or of inf for a 0 "
+            f"in row {int(np.argmax(wrong.any(axis=1)))}"
+        )
+    flat, labels = z.reshape(-1), one.reshape(-1).astype(np.int64)
+    pairs = np.stack([np.where(flat > 0, -flat, 0), np.where(flat > 0, 0, flat)], axis=-1)
+    rows = Rows("logits", pairs, "logits", SUM_TOLERANCE, labels)
+    return Problem(task, "sigmoid", z, one.astype(np.int64), rows)
