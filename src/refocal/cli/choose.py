@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from refocal.cli.metrics import classes_text, rows_of
-from refocal.cli.options import FILES, add_command, add_input, add_labels, add_objective, objective_of
+from refocal.cli.options import (
+    FILES,
+    add_command,
+    add_input,
+    add_labels,
+    add_objective,
+    objective_of,
+    open_input,
+)
 from refocal.cli.printing import Progress, to_json
 
 
@@ -47,10 +55,10 @@ def _run(args: argparse.Namespace) -> None:
     if args.seed < 0:
         raise ValueError(f"--seed must be at least 0, got {args.seed}")
     objective = objective_of(args) or Focal(2.0)
-    rows, kind, on_sigmoid = rows_of(args, objective)
-    way = Recovery(None, kind, on_sigmoid)
     kept = Reservoir(args.rows, args.seed)
-    with Progress() as tell:
+    with open_input(args) as source, Progress() as tell:
+        rows, kind, on_sigmoid = rows_of(args, source, objective)
+        way = Recovery(None, kind, on_sigmoid)
         for block, labels, start in rows.blocks(tell):
             way.probs(block, start)  # which looks at every value
             kept.add(block, labels)

@@ -10,7 +10,7 @@ from refocal.cli.printing import Progress, table, to_json
 
 if TYPE_CHECKING:
     from refocal import Objective, Selection
-    from refocal.scoring import Labelled
+    from refocal.scoring import Kind, Labelled, Source
 
 NAMES = {
     "nll": "NLL",
@@ -42,12 +42,13 @@ def add_to(commands: Any) -> None:
     parser.set_defaults(run=_run)
 
 
-def rows_of(args: argparse.Namespace, link: Objective | Selection | None) -> tuple[Labelled, Any, bool]:
+def rows_of(
+    args: argparse.Namespace, source: Source, link: Objective | Selection | None
+) -> tuple[Labelled, Kind, bool]:
     """Return the rows that the options name, what their scores are, and whether on a sigmoid."""
     from refocal import Selection
     from refocal.scoring import find_scores, labelled, needed_kind
 
-    source = open_input(args)
     scores = find_scores(source, args.scores)
     kind = needed_kind(source, scores, args.kind)
     objective = link.objective if isinstance(link, Selection) else link
@@ -57,10 +58,7 @@ def rows_of(args: argparse.Namespace, link: Objective | Selection | None) -> tup
         if task not in (None, "multilabel"):
             raise ValueError(f"--task must be multilabel for a loss on a sigmoid, got {task}")
         task = "multilabel"
-    if args.input == "-":
-        rows = labelled(lambda: source, scores, args.label, task, args.classes)
-    else:
-        rows = labelled(lambda: open_input(args), scores, args.label, task, args.classes)
+    rows = labelled(source, lambda: open_input(args), scores, args.label, task, args.classes)
     if rows.task == "multilabel" and objective is not None and not on_sigmoid:
         raise ValueError("--task multilabel needs a loss on a sigmoid: say --sigmoid")
     return rows, kind, on_sigmoid or rows.task == "multilabel"
@@ -78,12 +76,12 @@ def _run(args: argparse.Namespace) -> None:
     from refocal.scoring import Measures, Recovery
 
     link = link_of(args)
-    rows, kind, on_sigmoid = rows_of(args, link)
-    ways = {"raw": Recovery(None, kind, on_sigmoid)}
-    if link is not None:
-        ways["posterior"] = Recovery(link, kind, on_sigmoid)
-    measured = {name: Measures(rows.n_classes, args.bins) for name in ways}
-    with Progress() as tell:
+    with open_input(args) as source, Progress() as tell:
+        rows, kind, on_sigmoid = rows_of(args, source, link)
+        ways = {"raw": Recovery(None, kind, on_sigmoid)}
+        if link is not None:
+            ways["posterior"] = Recovery(link, kind, on_sigmoid)
+        measured = {name: Measures(rows.n_classes, args.bins) for name in ways}
         for block, labels, start in rows.blocks(tell):
             for name, way in ways.items():
                 measured[name].update(way.probs(block, start), labels)

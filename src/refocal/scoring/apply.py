@@ -90,14 +90,20 @@ def apply_file(
         InputError: If something cannot be read.
         OSError: If something cannot be written.
     """
-    source = open_source(path, said)
+    with open_source(path, said) as source:
+        job = checked_job(source, make)
+        if isinstance(source, FolderSource) and to is None and is_folder_name(out):
+            return _apply_folder(source, out, job, tell)
+        return apply_source(source, out, job, to=to, tell=tell)
+
+
+def checked_job(source: Source, make: Callable[[Source], Job]) -> Job:
+    """Return the job for what is read, after a check that its columns are new."""
     job = make(source)
     taken = sorted(set(job.made) & set(source.names))
     if taken:
-        raise InputError(f"--prefix must make new columns, but {path} has {taken[0]!r} already")
-    if isinstance(source, FolderSource) and to is None and is_folder_name(out):
-        return _apply_folder(source, out, job, tell)
-    return apply_source(source, out, job, to=to, tell=tell)
+        raise InputError(f"--prefix must make new columns, but {source.path} has {taken[0]!r} already")
+    return job
 
 
 def is_folder_name(out: str) -> bool:
@@ -139,7 +145,8 @@ def _apply_folder(source: FolderSource, out: str, job: Job, tell: Tell) -> int:
             def told(n: int, _: float | None, before: int = before) -> None:
                 tell(before + n, (before + n) / total if total else None)
 
-            done += apply_part(source.part(part), folder, part.name, job, told)
+            with source.part(part) as opened:
+                done += apply_part(opened, folder, part.name, job, told)
         if not done:
             raise InputError(f"cannot read {source.path}: it has no rows")
     return done
@@ -187,7 +194,8 @@ def scored_batches(
         if not n and not (may_be_empty and isinstance(source, ParquetSource)):
             raise InputError("it has no rows")
         if not n and isinstance(source, ParquetSource):
-            yield job.scored(source.schema.empty_table().combine_chunks().to_batches()[0], 0)
+            empty = [pa.nulls(0, field.type) for field in source.schema]
+            yield job.scored(pa.record_batch(empty, schema=source.schema), 0)
 
 
 def write_batches(batches: Iterator[pa.RecordBatch], source: Source, out: str, job: Job, kind: str) -> int:

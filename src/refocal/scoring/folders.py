@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -43,59 +44,75 @@ class FolderSource(Source):
 
     Attributes:
         parts: The files.
-        keys: The columns that only the names of folders have, as in ``year=2024``.
+        keys: The columns that only the names of folders have, as in ``year=2024``, and their types.
     """
 
-    def __init__(self, path: str, place: Place) -> None:
+    def __init__(self, path: str, place: Place, opened: contextlib.ExitStack) -> None:
+        self.path = path
         self.parts = _parts(path, place)
         if not self.parts:
             raise InputError(f"cannot read {path}: it has no Parquet files")
-        first = ParquetSource(_name(path, self.parts[0]), self.parts[0].place)
         n_rows = 0
+        schema: Any = None
         for part in self.parts:
-            n_rows += self._opened(path, part, first.schema).n_rows or 0
-        self.keys = self._key_types()
-        self.schema = first.schema
-        super().__init__(path, [*first.names, *(k for k in self.keys if k not in first.names)], n_rows)
+            with self.part(part) as source:
+                schema = schema or source.schema
+                self._check(part, source.schema, schema)
+                n_rows += source.n_rows or 0
+        self.schema = schema
+        self.keys = self._key_types(schema.names)
+        super().__init__(path, opened, [*schema.names, *self.keys], n_rows)
 
-    def _opened(self, path: str, part: Part, schema: pa.Schema) -> ParquetSource:
-        name = _name(path, part)
-        source = ParquetSource(name, part.place)
-        if not source.schema.equals(schema):
+    def _check(self, part: Part, schema: pa.Schema, first: pa.Schema) -> None:
+        if not schema.equals(first):
             raise InputError(
-                f"files of {path} must have the same columns and types, but {part.name} has "
-                f"{_difference(source.schema, schema)} unlike {self.parts[0].name}"
+                f"files of {self.path} must have the same columns and types, but {part.name} has "
+                f"{_difference(schema, first)}, unlike {self.parts[0].name}"
             )
         if set(part.keys) != set(self.parts[0].keys):
             raise InputError(
-                f"files of {path} must have the same partitions, got {sorted(part.keys)} for {part.name}"
+                f"files of {self.path} must have the same partitions, got {sorted(part.keys)} for {part.name}"
             )
-        return source
 
-    def _key_types(self) -> dict[str, Any]:
+    def _key_types(self, own: Collection[str]) -> dict[str, Any]:
         keys = {}
         for key in self.parts[0].keys:
+            if key in own:
+                continue
             whole = all(part.keys[key].lstrip("-").isdecimal() for part in self.parts)
             keys[key] = pa.int64() if whole else pa.string()
         return keys
 
     def part(self, part: Part) -> ParquetSource:
         """Return one of the files, without the columns of its partition."""
-        return ParquetSource(_name(self.path, part), part.place)
+        return open_part(self.path, part)
 
     def _batches(
         self, columns: Sequence[str] | None, floats: Collection[str], as_text: bool
     ) -> Iterator[pa.RecordBatch]:
         for part in self.parts:
-            source = self.part(part)
-            own = None if columns is None else [name for name in columns if name in source.names]
-            for batch in source.batches(own):
-                for key, kind in self.keys.items():
-                    if key in source.names or not (columns is None or key in columns):
-                        continue
-                    value = int(part.keys[key]) if kind == pa.int64() else part.keys[key]
-                    batch = batch.append_column(key, pa.repeat(pa.scalar(value, kind), batch.num_rows))
-                yield batch if columns is None else batch.select(list(columns))
+            with self.part(part) as source:
+                own = None if columns is None else [name for name in columns if name in source.names]
+                for batch in source.batches(own):
+                    batch = with_keys(batch, part, self.keys)
+                    yield batch if columns is None else batch.select(list(columns))
+
+
+def open_part(path: str, part: Part) -> ParquetSource:
+    """Return a file of a folder, or of the pattern ``path``."""
+    name = part.place.path if part.place.is_here else f"{path} ({part.name})"
+    with contextlib.ExitStack() as opened:
+        source = ParquetSource(name, part.place, opened)
+        source._opened = opened.pop_all()
+    return source
+
+
+def with_keys(batch: pa.RecordBatch, part: Part, keys: Mapping[str, Any]) -> pa.RecordBatch:
+    """Return a batch with the values of its partition, each in the type of its key."""
+    for key, kind in keys.items():
+        value = int(part.keys[key]) if kind == pa.int64() else part.keys[key]
+        batch = batch.append_column(key, pa.repeat(pa.scalar(value, kind), batch.num_rows))
+    return batch
 
 
 def _parts(path: str, place: Place) -> list[Part]:
@@ -133,10 +150,6 @@ def _files_below(place: Place) -> list[str]:
         found = place.system.get_file_info(fs.FileSelector(place.path, recursive=True))
     root_name = place.path.rstrip("/") + "/"
     return [f.path.removeprefix(root_name) for f in found if f.type == fs.FileType.File]
-
-
-def _name(path: str, part: Part) -> str:
-    return part.place.path if part.place.is_here else f"{path} ({part.name})"
 
 
 def _difference(schema: pa.Schema, other: pa.Schema) -> str:

@@ -68,7 +68,8 @@ class Labelled(NamedTuple):
 
 
 def labelled(
-    open_: Callable[[], Source],
+    source: Source,
+    reopen: Callable[[], Source],
     scores: Scores,
     patterns: Sequence[str],
     task: Task | None,
@@ -77,7 +78,8 @@ def labelled(
     """Return scores and labels of a file, after a look at what the labels are.
 
     Args:
-        open_: Opens the file; anew, where all labels have to be looked at first.
+        source: The file.
+        reopen: Opens it again, where labels have to be looked at first; not called for standard input.
         scores: The score columns.
         patterns: The label columns.
         task: What was said; None for "binary" with one score column and "multiclass" with several.
@@ -86,7 +88,6 @@ def labelled(
     Raises:
         InputError: If the columns do not fit the task, or the classes cannot be found.
     """
-    source = open_()
     k = len(scores.columns)
     task = task or ("binary" if k == 1 else "multiclass")
     if (task == "binary") != (k == 1) and task != "multilabel":
@@ -98,12 +99,12 @@ def labelled(
         if len(columns) != k:
             raise InputError(f"--label must name one column for each of the {k} scores, got {len(columns)}")
         return Labelled(source, scores, Labels(tuple(columns), None, "0 and 1"), task)
-    return Labelled(source, scores, _classes(open_, source, scores, columns[0], task, classes), task)
+    return Labelled(source, scores, _classes(source, reopen, scores, columns[0], task, classes), task)
 
 
 def _classes(
-    open_: Callable[[], Source],
     source: Source,
+    reopen: Callable[[], Source],
     scores: Scores,
     column: str,
     task: Task,
@@ -119,13 +120,15 @@ def _classes(
         named = task == "multiclass" and not all(name.isdecimal() for name in scores.classes)
         origin = "from the names of the score columns"
         return Labels((column,), scores.classes if named else None, origin if named else "0, 1, ...")
-    first = next(open_().batches([column]), None)
+    with reopen() as again:
+        first = next(again.batches([column]), None)
     if first is None or not is_text(first.schema.field(0).type):
         numbered = task == "multiclass" and all(name.isdecimal() for name in scores.classes)
         if numbered and set(scores.classes) != set(map(str, range(n))):
             return Labels((column,), scores.classes, "from the names of the score columns")
         return Labels((column,), None, "0, 1, ...")
-    found = _distinct(open_(), column)
+    with reopen() as again:
+        found = _distinct(again, column)
     if task == "multiclass" and set(found) <= set(scores.classes):
         return Labels((column,), scores.classes, "from the names of the score columns")
     if len(found) != n:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import zipfile
 import zlib
@@ -77,14 +78,14 @@ def _columns(rows: np.ndarray[Any, Any]) -> list[pa.Array]:
 class _Arrays(Source):
     """Several arrays with the same number of rows, each behind an open file."""
 
-    def __init__(self, path: str, files: dict[str, tuple[Any, Header]]) -> None:
+    def __init__(self, path: str, opened: contextlib.ExitStack, files: dict[str, tuple[Any, Header]]) -> None:
         self._files = files
         groups = {name: header.names(name) for name, (_, header) in files.items()}
         n_rows = {header.shape[0] for _, header in files.values()}
         if len(n_rows) > 1:
             counts = ", ".join(f"{name} {header.shape[0]}" for name, (_, header) in files.items())
             raise InputError(f"arrays of {path} must have the same number of rows, got {counts}")
-        super().__init__(path, [c for names in groups.values() for c in names], n_rows.pop(), groups)
+        super().__init__(path, opened, [c for names in groups.values() for c in names], n_rows.pop(), groups)
 
     def _batches(
         self, columns: Sequence[str] | None, floats: Collection[str], as_text: bool
@@ -106,30 +107,30 @@ class _Arrays(Source):
 class NpySource(_Arrays):
     """One array, with a row for each row and a column for each class."""
 
-    def __init__(self, path: str, place: Place) -> None:
+    def __init__(self, path: str, place: Place, opened: contextlib.ExitStack) -> None:
         with reading(path):
-            file = open_input(place)
+            file = open_input(place, opened)
             header = read_header(file, path)
-        super().__init__(path, {MATRIX: (file, header)})
+        super().__init__(path, opened, {MATRIX: (file, header)})
 
 
 class NpzSource(_Arrays):
     """Several arrays with the same rows, each by its name."""
 
-    def __init__(self, path: str, place: Place) -> None:
+    def __init__(self, path: str, place: Place, opened: contextlib.ExitStack) -> None:
         files: dict[str, tuple[Any, Header]] = {}
         with reading(path):
             try:
-                archive = zipfile.ZipFile(open_input(place, seekable=True))
+                archive = zipfile.ZipFile(open_input(place, opened, seekable=True))
                 for member in archive.namelist():
                     if member.endswith(".npy"):
-                        file = archive.open(member)
+                        file = opened.enter_context(archive.open(member))
                         files[member.removesuffix(".npy")] = (file, read_header(file, f"{path} ({member})"))
             except (zipfile.BadZipFile, NotImplementedError, RuntimeError, zlib.error) as error:
                 raise InputError(f"cannot read {path}: it is no NPZ file ({error})") from error
         if not files:
             raise InputError(f"cannot read {path}: it has no arrays")
-        super().__init__(path, files)
+        super().__init__(path, opened, files)
 
     def _batches(
         self, columns: Sequence[str] | None, floats: Collection[str], as_text: bool

@@ -65,8 +65,13 @@ def place_of(path: str) -> Place:
     if not re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", path):
         return Place(path)
     with reading(path):
-        system, inner = fs.FileSystem.from_uri(path)
+        system, inner = _from_uri(path)
     return Place(inner) if isinstance(system, fs.LocalFileSystem) else Place(inner, system)
+
+
+def _from_uri(uri: str) -> tuple[Any, str]:
+    system, path = fs.FileSystem.from_uri(uri)
+    return system, str(path)
 
 
 def format_of(path: str, said: str | None = None, *, what: str = "the input") -> str:
@@ -108,23 +113,24 @@ def one_line(error: BaseException) -> str:
     return (text if len(text) <= 300 else text[:297] + "...") or type(error).__name__
 
 
-def open_input(place: Place, *, seekable: bool = False) -> Any:
-    """Open a file to read it from its beginning, compressed or not.
+def open_input(place: Place, opened: contextlib.ExitStack, *, seekable: bool = False) -> Any:
+    """Open a file to read it from its beginning.
 
     Args:
         place: The file; "-" for standard input.
+        opened: What closes it later.
         seekable: Whether it must be possible to jump; standard input then becomes a file that nobody sees.
     """
     if place.path == STANDARD and place.is_here:
         if not seekable:
             return sys.stdin.buffer
-        spooled = tempfile.TemporaryFile()  # open as long as it is read
+        spooled = opened.enter_context(tempfile.TemporaryFile())
         shutil.copyfileobj(sys.stdin.buffer, spooled)
         spooled.seek(0)
         return spooled
     if place.is_here:
-        return open(place.path, "rb")
-    return place.system.open_input_file(place.path)
+        return opened.enter_context(open(place.path, "rb"))
+    return opened.enter_context(place.system.open_input_file(place.path))
 
 
 @contextlib.contextmanager
@@ -144,13 +150,21 @@ def open_output(place: Place) -> Iterator[BinaryIO]:
         return
     temporary = f"{place.path}.{os.getpid()}.tmp"
     try:
-        with writing(place.path), place.system.open_output_stream(temporary) as stream:
+        with writing(place.path), _stream_to(place.system, temporary) as stream:
             yield stream
         place.system.move(temporary, place.path)
     except BaseException:
         with contextlib.suppress(OSError):
             place.system.delete_file(temporary)
         raise
+
+
+def _stream_to(system: Any, path: str) -> Any:
+    try:
+        return system.open_output_stream(path)
+    except FileNotFoundError:  # stores of objects need no folders, others do
+        system.create_dir(str(PurePosixPath(path).parent), recursive=True)
+        return system.open_output_stream(path)
 
 
 @contextlib.contextmanager

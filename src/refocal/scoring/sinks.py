@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import csv
 import gzip
+import io
 import shutil
 import tempfile
 import zipfile
@@ -72,12 +74,16 @@ class _Csv(Sink):
         self._file, self._delimiter, self._is_first = file, delimiter, True
 
     def write(self, batch: pa.RecordBatch) -> None:
+        if self._is_first:
+            header = io.StringIO()
+            csv.writer(header, delimiter=self._delimiter, lineterminator="\n").writerow(batch.schema.names)
+            self._file.write(header.getvalue().encode())
+            self._is_first = False
         try:
             text = self._text(batch, "none")
         except pa.ArrowInvalid:  # a value has a comma, a quote or an end of line
             text = self._text(batch, "needed")
         self._file.write(text)
-        self._is_first = False
 
     def _text(self, batch: pa.RecordBatch, quoting: str) -> memoryview:
         buffer = pa.BufferOutputStream()
@@ -85,12 +91,7 @@ class _Csv(Sink):
             pa.csv.write_csv(
                 batch,
                 buffer,
-                pa.csv.WriteOptions(
-                    include_header=self._is_first,
-                    delimiter=self._delimiter,
-                    quoting_style=quoting,
-                    quoting_header=quoting,
-                ),
+                pa.csv.WriteOptions(include_header=False, delimiter=self._delimiter, quoting_style=quoting),
             )
         except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
             nested = [f.name for f in batch.schema if pa.types.is_nested(f.type)]
@@ -120,11 +121,10 @@ class _Npy(Sink):
     def _header(self) -> bytes:
         shape = (self._n_rows, len(self._columns)) if len(self._columns) > 1 else (self._n_rows,)
         # NumPy leaves room in a header for the first number of a shape to grow.
-        file = tempfile.SpooledTemporaryFile()
+        file = io.BytesIO()
         fields = {"descr": npy.dtype_to_descr(self._dtype), "fortran_order": False, "shape": shape}
         npy.write_array_header_1_0(file, fields)
-        file.seek(0)
-        return file.read()
+        return file.getvalue()
 
     def close(self) -> None:
         self._file.seek(0)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import csv
 import io
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, ClassVar
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 import pyarrow.csv
@@ -37,11 +38,13 @@ class Source(abc.ABC):
     def __init__(
         self,
         path: str,
+        opened: contextlib.ExitStack,
         names: Sequence[str],
         n_rows: int | None,
         groups: dict[str, list[str]] | None = None,
     ) -> None:
         self.path, self.names, self.n_rows, self.groups = path, tuple(names), n_rows, groups or {}
+        self._opened = opened
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise InputError(f"columns of {path} must have different names, got {twice[0]!r} twice")
@@ -72,6 +75,12 @@ class Source(abc.ABC):
         """Return how much of the file was read so far, where that is known without its rows."""
         return None
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
 
 def rows_of_batch(n_columns: int) -> int:
     """Return how many rows a batch should have."""
@@ -91,11 +100,11 @@ def _in_parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 class ParquetSource(Source):
     """A Parquet file."""
 
-    def __init__(self, path: str, place: Place) -> None:
+    def __init__(self, path: str, place: Place, opened: contextlib.ExitStack) -> None:
         with reading(path):
-            self._file = pa.parquet.ParquetFile(open_input(place, seekable=True))
+            self._file = pa.parquet.ParquetFile(open_input(place, opened, seekable=True))
         self.schema = self._file.schema_arrow
-        super().__init__(path, self.schema.names, self._file.metadata.num_rows)
+        super().__init__(path, opened, self.schema.names, self._file.metadata.num_rows)
 
     def _batches(
         self, columns: Sequence[str] | None, floats: Collection[str], as_text: bool
@@ -105,19 +114,29 @@ class ParquetSource(Source):
         for batch in self._file.iter_batches(rows, columns=None if columns is None else list(columns)):
             yield batch if columns is None else batch.select(list(columns))
 
+    def row_groups(self) -> list[int]:
+        """Return the rows of each row group."""
+        meta = self._file.metadata
+        return [meta.row_group(i).num_rows for i in range(meta.num_row_groups)]
+
+    def row_group(self, i: int) -> pa.RecordBatch:
+        """Return all rows of a row group."""
+        with reading(self.path):
+            return self._file.read_row_group(i).combine_chunks().to_batches()[0]
+
 
 class ArrowSource(Source):
     """An Arrow file (Feather) or an Arrow stream."""
 
-    def __init__(self, path: str, place: Place) -> None:
+    def __init__(self, path: str, place: Place, opened: contextlib.ExitStack) -> None:
         with reading(path):
-            file = open_input(place, seekable=True)
+            file = open_input(place, opened, seekable=True)
             is_file = file.read(6) == b"ARROW1"
             file.seek(0)
             self._reader = pa.ipc.open_file(file) if is_file else pa.ipc.open_stream(file)
         self._is_file = is_file
         self.schema = self._reader.schema
-        super().__init__(path, self.schema.names, None)
+        super().__init__(path, opened, self.schema.names, None)
 
     def _batches(
         self, columns: Sequence[str] | None, floats: Collection[str], as_text: bool
@@ -136,14 +155,14 @@ class CsvSource(Source):
 
     text = True
 
-    def __init__(self, path: str, place: Place, delimiter: str, gzipped: bool) -> None:
-        self._delimiter = delimiter
+    def __init__(self, path: str, place: Place, opened: contextlib.ExitStack, kind: str) -> None:
+        self._delimiter = "\t" if kind.startswith("tsv") else ","
         with reading(path):
-            raw = open_input(place)
+            raw = open_input(place, opened)
             self._raw, self._size = raw, _size(raw)
-            self._stream = pa.CompressedInputStream(raw, "gzip") if gzipped else raw
+            self._stream = pa.CompressedInputStream(raw, "gzip") if kind.endswith(".gz") else raw
             self._head = self._stream.read(BLOCK)
-        super().__init__(path, self._header(path), None)
+        super().__init__(path, opened, self._header(path), None)
 
     def _header(self, path: str) -> list[str]:
         with reading(path):
@@ -162,8 +181,9 @@ class CsvSource(Source):
         self, columns: Sequence[str] | None, floats: Collection[str], as_text: bool
     ) -> Iterator[pa.RecordBatch]:
         convert = pa.csv.ConvertOptions(
-            column_types=None if as_text else dict.fromkeys(floats, pa.float64()),
-            default_column_type=pa.string() if as_text else None,
+            column_types=(
+                dict.fromkeys(self.names, pa.string()) if as_text else dict.fromkeys(floats, pa.float64())
+            ),
             include_columns=list(columns) if columns is not None else None,
         )
         stream = pa.PythonFile(_Joined(self._head, self._stream), mode="r")
@@ -219,17 +239,20 @@ def open_source(path: str, said: str | None = None) -> Source:
     from refocal.scoring.folders import FolderSource, is_folder, is_pattern
     from refocal.scoring.numpy_files import NpySource, NpzSource
 
-    place = place_of(path)
-    if is_pattern(path) or is_folder(place):
-        return FolderSource(path, place)
-    opened: dict[str, Callable[[], Source]] = {
-        "csv": lambda: CsvSource(path, place, ",", False),
-        "csv.gz": lambda: CsvSource(path, place, ",", True),
-        "tsv": lambda: CsvSource(path, place, "\t", False),
-        "tsv.gz": lambda: CsvSource(path, place, "\t", True),
-        "parquet": lambda: ParquetSource(path, place),
-        "arrow": lambda: ArrowSource(path, place),
-        "npy": lambda: NpySource(path, place),
-        "npz": lambda: NpzSource(path, place),
-    }
-    return opened[format_of(path, said)]()
+    with reading(path), contextlib.ExitStack() as opened:  # closes what is open if something goes wrong
+        place = place_of(path)
+        source: Source
+        if is_pattern(path) or is_folder(place):
+            source = FolderSource(path, place, opened)
+        elif (kind := format_of(path, said)) == "parquet":
+            source = ParquetSource(path, place, opened)
+        elif kind == "arrow":
+            source = ArrowSource(path, place, opened)
+        elif kind == "npy":
+            source = NpySource(path, place, opened)
+        elif kind == "npz":
+            source = NpzSource(path, place, opened)
+        else:
+            source = CsvSource(path, place, opened, kind)
+        source._opened = opened.pop_all()
+        return source
