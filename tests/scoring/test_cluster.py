@@ -7,7 +7,11 @@ from files import made, write
 
 from refocal.cli import main
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of Ray's own, about itself
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
 ray = pytest.importorskip("ray")
 OPTIONS = ["--scores", "logit_*", "--logits", "--gamma", "2"]
 

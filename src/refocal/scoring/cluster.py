@@ -75,11 +75,10 @@ def apply_by_ray(
 @contextlib.contextmanager
 def _cluster(address: str | None) -> Iterator[None]:
     """Use a cluster: one that is there already, or one that is shut down at the end."""
-    log = logging.getLogger("ray")
-    started, level = not ray.is_initialized(), log.level
+    started, level = not ray.is_initialized(), logging.root.manager.disable
     context = ray.data.DataContext.get_current()
     before = context.execution_options.preserve_order, context.enable_progress_bars
-    log.setLevel(logging.CRITICAL)  # its lines are of its insides; what goes wrong is raised
+    logging.disable(logging.CRITICAL)  # Ray's lines are of its insides; what goes wrong is raised
     try:
         if started:
             ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
@@ -89,7 +88,7 @@ def _cluster(address: str | None) -> Iterator[None]:
         context.execution_options.preserve_order, context.enable_progress_bars = before
         if started:
             ray.shutdown()
-        log.setLevel(level)
+        logging.disable(level)
 
 
 def _done(items: list[dict[str, Any]], work: Callable[[dict[str, Any]], dict[str, Any]]) -> Iterator[Any]:

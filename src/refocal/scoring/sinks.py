@@ -36,6 +36,9 @@ class Sink(abc.ABC):
     def close(self) -> None:
         """Write what stands at the end."""
 
+    def abandon(self) -> None:
+        """Let go of what an error has left; the file is thrown away."""
+
 
 class _Parquet(Sink):
     def __init__(self, file: BinaryIO) -> None:
@@ -52,6 +55,12 @@ class _Parquet(Sink):
     def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
+
+    def abandon(self) -> None:
+        if self._writer is not None:
+            with contextlib.suppress(Exception):
+                self._writer.close()  # now, as it would try again when the file is closed
+            self._writer.is_open = False
 
 
 class _Arrow(Sink):
@@ -145,6 +154,10 @@ class _Npz(Sink):
         for _, array in self._arrays.values():
             array.write(batch)
 
+    def abandon(self) -> None:
+        for part, _ in self._arrays.values():
+            part.close()
+
     def close(self) -> None:
         with zipfile.ZipFile(self._file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
             for name, (part, array) in self._arrays.items():
@@ -206,8 +219,12 @@ def open_sink(
 
 
 def _written(sink: Sink) -> Iterator[Sink]:
-    yield sink
-    sink.close()
+    try:
+        yield sink
+        sink.close()
+    except BaseException:
+        sink.abandon()
+        raise
 
 
 def _can_seek(place: Place) -> bool:
