@@ -6,7 +6,8 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -29,6 +30,11 @@ from refocal.scoring.sources import ParquetSource, Source, open_source, rows_of_
 with needs("--engine ray", "ray"):
     import ray
     import ray.data
+
+Work: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
+
+STOP = "_stop"
+"""A file in the new folder that tells tasks which have not begun to do nothing: the folder will go."""
 
 
 def apply_by_ray(
@@ -91,21 +97,33 @@ def _cluster(address: str | None) -> Iterator[None]:
         logging.disable(level)
 
 
-def _done(items: list[dict[str, Any]], work: Callable[[dict[str, Any]], dict[str, Any]]) -> Iterator[Any]:
+def _done(items: list[dict[str, Any]], work: Work, stop: Callable[[], None] | None = None) -> Iterator[Any]:
     """Yield what a function makes of items, each by a task, in their order.
+
+    Args:
+        items: What to do.
+        work: Does one.
+        stop: Called at the first error; then the other tasks are waited for, as they may be writing.
 
     Raises:
         InputError: Of the first item that had one; what is wrong comes back as text, not as a traceback.
         OSError: The same.
     """
     rows = ray.data.from_items(items, override_num_blocks=len(items)).map(partial(_safely, work))
+    wrong: Exception | None = None
     for row in rows.iter_rows():
-        if row["error"]:
-            raise {"InputError": InputError, "OSError": OSError}[row["kind"]](row["error"])
-        yield row
+        if row["error"] and wrong is None:
+            wrong = {"InputError": InputError, "OSError": OSError}[row["kind"]](row["error"])
+            if stop is None:
+                break
+            stop()
+        if wrong is None:
+            yield row
+    if wrong is not None:
+        raise wrong
 
 
-def _safely(work: Callable[[dict[str, Any]], dict[str, Any]], item: dict[str, Any]) -> dict[str, Any]:
+def _safely(work: Work, item: dict[str, Any]) -> dict[str, Any]:
     try:
         return {"error": "", "kind": "", "data": b"", **work(item)}
     except InputError as error:
@@ -124,13 +142,16 @@ def _parts(source: FolderSource | ParquetSource) -> tuple[list[Part], dict[str, 
 def _folder_to_folder(source: FolderSource, out: str, job: Job, tell: Tell) -> int:
     done, total, path, parts = 0, source.n_rows or 0, source.path, source.parts
     with new_folder(out) as folder:
+        stop = Path(folder, STOP) if place_of(folder).is_here else None
 
         def work(item: dict[str, Any]) -> dict[str, Any]:
+            if stop is not None and stop.exists():
+                return {"n": 0}
             part = parts[item["part"]]
             with open_part(path, part) as opened:
                 return {"n": apply_part(opened, folder, part.name, job)}
 
-        for row in _done([{"part": i} for i in range(len(parts))], work):
+        for row in _done([{"part": i} for i in range(len(parts))], work, stop.touch if stop else None):
             done += row["n"]
             tell(done, done / total)
     return done
