@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, TypeVar
@@ -177,7 +177,7 @@ def apply_source(
 
 
 def scored_batches(
-    source: Source, batches: Iterator[pa.RecordBatch], job: Job, tell: Tell, may_be_empty: bool
+    source: Source, batches: Generator[pa.RecordBatch, None, None], job: Job, tell: Tell, may_be_empty: bool
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches with their probabilities.
 
@@ -204,7 +204,7 @@ def write_batches(batches: Iterator[pa.RecordBatch], source: Source, out: str, j
     made = job.prefix.rstrip("_") or "prob"
     sink = open_sink(out, kind, groups={**groups, made: job.made}, made=made)
     n = 0
-    with sink as opened, ThreadPoolExecutor(1) as writer:
+    with sink as opened, _thread() as writer:
         waiting: Future[None] | None = None
         for batch in batches:
             if waiting is not None:
@@ -227,9 +227,17 @@ def in_file(path: str) -> Iterator[None]:
         raise InputError(f"{path}: {error}") from error
 
 
-def ahead(items: Iterator[T]) -> Iterator[T]:
-    """Yield items, the next one made by a thread meanwhile."""
-    with ThreadPoolExecutor(1) as reader:
+@contextlib.contextmanager
+def _thread() -> Iterator[ThreadPoolExecutor]:
+    """Start a thread that is waited for at the end, whenever an interrupt comes."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(int).result()  # an interrupt while a thread starts would leave it alone with its work
+        yield pool
+
+
+def ahead(items: Generator[T, None, None]) -> Iterator[T]:
+    """Yield items, the next one made by a thread meanwhile; the generator is closed at the end."""
+    with contextlib.closing(items), _thread() as reader:
         coming = reader.submit(next, items, None)
         while (item := coming.result()) is not None:
             coming = reader.submit(next, items, None)

@@ -94,7 +94,7 @@ def class_names(columns: Sequence[str]) -> list[str]:
 
 def shown(names: Sequence[str], most: int = 12) -> str:
     """Return names for an error, not too many of them."""
-    listed = ", ".join(map(repr, names[:most]))
+    listed = ", ".join(repr(name if len(name) <= 40 else name[:37] + "...") for name in names[:most])
     return f"{listed} and {len(names) - most} more" if len(names) > most else listed or "no columns"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -89,7 +89,7 @@ class FolderSource(Source):
 
     def _batches(
         self, columns: Sequence[str] | None, floats: Collection[str], as_text: bool
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Generator[pa.RecordBatch, None, None]:
         for part in self.parts:
             with self.part(part) as source:
                 own = None if columns is None else [name for name in columns if name in source.names]

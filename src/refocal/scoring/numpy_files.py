@@ -6,7 +6,7 @@ import contextlib
 import math
 import zipfile
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,7 +89,7 @@ class _Arrays(Source):
 
     def _batches(
         self, columns: Sequence[str] | None, floats: Collection[str], as_text: bool
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Generator[pa.RecordBatch, None, None]:
         wanted = list(self.names if columns is None else columns)
         files = {
             name: file for name, file in self._files.items() if not set(self.groups[name]).isdisjoint(wanted)
@@ -134,7 +134,7 @@ class NpzSource(_Arrays):
 
     def _batches(
         self, columns: Sequence[str] | None, floats: Collection[str], as_text: bool
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Generator[pa.RecordBatch, None, None]:
         try:
             yield from super()._batches(columns, floats, as_text)
         except (zipfile.BadZipFile, zlib.error) as error:

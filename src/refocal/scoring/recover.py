@@ -60,7 +60,7 @@ class Recovery:
             result = self.link.posterior(block, axis=0)
         else:
             result = sigmoid(block) if self.sigmoid else Focal(0.0).posterior(block, axis=0)
-        if not np.isfinite(result.sum()):
+        if not np.isfinite(result.sum()) or (block.size and block.max() == np.inf):
             _refuse(block, result, start)
         return np.asarray(result)
 
@@ -119,7 +119,7 @@ def look(block: Floats) -> str:
 
 
 def _refuse(block: Floats, result: Floats, start: int) -> None:
-    i = int(np.argmin(np.isfinite(result).all(axis=0)))
+    i = int(np.argmin((np.isfinite(result) & (block < np.inf)).all(axis=0)))
     column = block[:, i]
     value = next((v for v in column if not v < np.inf), column.max())
     raise InputError(

@@ -38,6 +38,7 @@ class Sink(abc.ABC):
 
     def abandon(self) -> None:
         """Let go of what an error has left; the file is thrown away."""
+        return
 
 
 class _Parquet(Sink):

@@ -6,7 +6,7 @@ import abc
 import contextlib
 import csv
 import io
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from typing import Any, ClassVar, Self
 
 import pyarrow as pa
@@ -51,7 +51,7 @@ class Source(abc.ABC):
 
     def batches(
         self, columns: Sequence[str] | None = None, *, floats: Collection[str] = (), as_text: bool = False
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Generator[pa.RecordBatch, None, None]:
         """Yield the rows in order.
 
         Args:
@@ -63,13 +63,14 @@ class Source(abc.ABC):
             InputError: If the file cannot be read to its end.
         """
         with reading(self.path):
-            for batch in self._batches(columns, floats, as_text):
-                yield from _in_parts(batch)
+            with contextlib.closing(self._batches(columns, floats, as_text)) as batches:
+                for batch in batches:
+                    yield from _in_parts(batch)
 
     @abc.abstractmethod
     def _batches(
         self, columns: Sequence[str] | None, floats: Collection[str], as_text: bool
-    ) -> Iterator[pa.RecordBatch]: ...
+    ) -> Generator[pa.RecordBatch, None, None]: ...
 
     def fraction(self) -> float | None:
         """Return how much of the file was read so far, where that is known without its rows."""
@@ -108,7 +109,7 @@ class ParquetSource(Source):
 
     def _batches(
         self, columns: Sequence[str] | None, floats: Collection[str], as_text: bool
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Generator[pa.RecordBatch, None, None]:
         rows = rows_of_batch(len(columns or self.names))
         # The reader takes dots for nesting, and finds a name before its parts.
         for batch in self._file.iter_batches(rows, columns=None if columns is None else list(columns)):
@@ -140,7 +141,7 @@ class ArrowSource(Source):
 
     def _batches(
         self, columns: Sequence[str] | None, floats: Collection[str], as_text: bool
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Generator[pa.RecordBatch, None, None]:
         if self._is_file:
             every = (self._reader.get_batch(i) for i in range(self._reader.num_record_batches))
         else:
@@ -179,7 +180,7 @@ class CsvSource(Source):
 
     def _batches(
         self, columns: Sequence[str] | None, floats: Collection[str], as_text: bool
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Generator[pa.RecordBatch, None, None]:
         convert = pa.csv.ConvertOptions(
             column_types=(
                 dict.fromkeys(self.names, pa.string()) if as_text else dict.fromkeys(floats, pa.float64())
@@ -187,12 +188,13 @@ class CsvSource(Source):
             include_columns=list(columns) if columns is not None else None,
         )
         stream = pa.PythonFile(_Joined(self._head, self._stream), mode="r")
-        yield from pa.csv.open_csv(
+        with pa.csv.open_csv(
             stream,
             pa.csv.ReadOptions(block_size=BLOCK),
             pa.csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
             convert,
-        )
+        ) as reader:
+            yield from reader
 
     def fraction(self) -> float | None:
         """Return the share of the bytes that were read."""
