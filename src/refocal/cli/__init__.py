@@ -18,6 +18,7 @@ from typing import NoReturn
 
 from refocal import __version__
 from refocal.cli import adapters, apply, choose, data, demo, metrics, reproduce, tau, threshold
+from refocal.cli.options import add_debug
 from refocal.cli.printing import to_json
 
 log = logging.getLogger("refocal")
@@ -71,8 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         except OSError as error:
             return _fail(1, error, args)
         except Exception as error:
-            where = "" if _debugs(args) else "; --debug shows where"
-            return _fail(1, f"{type(error).__name__}: {error} (this is a bug{where})", args)
+            where = "" if _debugs(args) else ": refocal --debug shows where"
+            return _fail(1, f"{type(error).__name__}: {error} (this is a bug of refocal{where})", args)
     return 0
 
 
@@ -88,6 +89,7 @@ def parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"refocal {__version__}")
+    add_debug(top)
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
         command.add_to(commands)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from refocal.cli.options import (
     open_input,
 )
 from refocal.cli.printing import Progress, to_json
+
+log = logging.getLogger("refocal")
 
 
 def add_to(commands: Any) -> None:
@@ -66,9 +70,14 @@ def _run(args: argparse.Namespace) -> None:
     if len(logits) == 1 and not on_sigmoid:
         other = np.log1p(-kept.scores) if kind == "probs" else np.zeros_like(logits)
         logits = np.concatenate([other, logits])
-    found = choose_calibration(
-        np.ascontiguousarray(logits.T), kept.labels.T, objective, n_folds=args.folds, seed=args.seed
-    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = choose_calibration(
+            np.ascontiguousarray(logits.T), kept.labels.T, objective, n_folds=args.folds, seed=args.seed
+        )
+    warned = list(dict.fromkeys(str(warning.message) for warning in caught))
+    for line in warned:
+        log.warning("%s", line)
     result = found.to_dict() | {
         "input": args.input,
         "rows": kept.n_rows,
@@ -76,6 +85,7 @@ def _run(args: argparse.Namespace) -> None:
         "seed": args.seed,
         "classes": list(rows.classes),
         "classes_from": rows.labels.origin,
+        "warnings": warned,
     }
     text = json.dumps(json.loads(to_json(result)), indent=1) + "\n"
     if args.out is not None:

@@ -33,8 +33,14 @@ def add_command(commands: Any, name: str, text: str, description: str, example: 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--json", action="store_true", help="print JSON, also for an error")
-    parser.add_argument("--debug", action="store_true", help="show where in the code an error comes from")
+    add_debug(parser)
     return parser
+
+
+def add_debug(parser: argparse.ArgumentParser) -> None:
+    """Add --debug, which may stand before a command and behind it."""
+    text = "show where in the code an error comes from"
+    parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=text)
 
 
 def add_input(parser: argparse.ArgumentParser) -> None:

@@ -1,5 +1,10 @@
 """Files of scores of any size: probabilities beside them, metrics, and samples, in batches."""
 
+from refocal.extras import needs
+
+with needs("a file of scores", "pyarrow"):
+    import pyarrow as pyarrow
+
 from refocal.scoring.apply import (
     PREFIX as PREFIX,
     Job as Job,

@@ -12,12 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, NamedTuple
 
-from refocal.extras import needs
-from refocal.files import atomic_file, own_suffix
+import pyarrow as pa
+from pyarrow import fs
 
-with needs("a file of scores", "pyarrow"):
-    import pyarrow as pa
-    from pyarrow import fs
+from refocal.files import atomic_file, own_suffix
 
 STANDARD = "-"
 """The path that means standard input or output."""
