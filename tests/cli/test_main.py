@@ -110,13 +110,18 @@ def test_interrupt_is_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     assert capsys.readouterr().err == "refocal: interrupted\n"
 
 
-def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def broken(_: object) -> None:
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(demo, "run_demo", broken)
-    with pytest.raises(RuntimeError, match="a bug"):
-        main(["demo"])
+    assert main(["demo"]) == 1
+    line = "refocal: RuntimeError: a bug (this is a bug of refocal"
+    assert capsys.readouterr().err == f"{line}: refocal --debug shows where)\n"
+    assert main(["--debug", "demo"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("Traceback")
+    assert err.endswith(f"{line})\n")
 
 
 def test_python_m() -> None:

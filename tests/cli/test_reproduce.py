@@ -82,5 +82,5 @@ def test_help(study, option, capsys):
     ],
 )
 def test_options_of_ray_are_refused_without_ray(given, names, tmp_path, capsys):
-    assert main(["reproduce", *given, "--out", str(tmp_path)]) == 1
+    assert main(["reproduce", *given, "--out", str(tmp_path)]) == 2
     assert capsys.readouterr() == ("", f"refocal: {names}: for --engine ray only\n")

@@ -1,7 +1,7 @@
 """The command line: ``refocal COMMAND`` or ``python -m refocal COMMAND``.
 
-Exit codes: 0 done, 1 the work failed or a value is not allowed, 2 an unknown option or a missing optional
-dependency, 130 interrupted.
+Exit codes: 0 done; 1 the work failed, as on a full disk; 2 what was given is wrong (an option, a value, a
+file) or a package is missing; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -12,12 +12,30 @@ import logging
 import os
 import select
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
+from typing import NoReturn
 
 from refocal import __version__
-from refocal.cli import data, demo, reproduce
+from refocal.cli import adapters, apply, choose, data, demo, metrics, reproduce, tau, threshold
+from refocal.cli.options import add_debug
+from refocal.cli.printing import to_json
 
 log = logging.getLogger("refocal")
+
+COMMANDS = (apply, choose, metrics, tau, threshold, adapters, demo, data, reproduce)
+
+
+class UsageError(Exception):
+    """The words after ``refocal`` are no command."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that says in one line what is wrong."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse would print after many lines of usage."""
+        raise UsageError(f"{self.prog}: error: {message} (see {self.prog} --help)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,36 +49,49 @@ def main(argv: Sequence[str] | None = None) -> int:
         refocal 0.1.0
         0
     """
+    words = sys.argv[1:] if argv is None else list(argv)
     try:
-        args = parser().parse_args(argv)
-    except SystemExit as stop:  # argparse has printed what there was to say
-        return stop.code if isinstance(stop.code, int) else 0
+        args = parser().parse_args(words)
+    except SystemExit:  # argparse has printed what there was to say
+        return 0
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        if "--json" in words:
+            print(to_json({"error": str(error)}))
+        return 2
     with _on_standard_error():
         try:
             args.run(args)
             sys.stdout.flush()
-        except ImportError as error:
-            return _fail(2, error)
-        except BrokenPipeError as error:
-            return 1 if _reader_is_gone() else _fail(1, error)
-        except (OSError, ValueError) as error:
-            return _fail(1, error)
         except KeyboardInterrupt:
-            return _fail(130, "interrupted")
+            return _fail(130, "interrupted", args)
+        except BrokenPipeError as error:
+            return 1 if _reader_is_gone() else _fail(1, error, args)
+        except (ImportError, ValueError) as error:
+            return _fail(2, error, args)
+        except OSError as error:
+            return _fail(1, error, args)
+        except Exception as error:
+            where = "" if _debugs(args) else ": refocal --debug shows where"
+            return _fail(1, f"{type(error).__name__}: {error} (this is a bug of refocal{where})", args)
     return 0
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """Return the parser of all commands: each adds its own and sets ``run``."""
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="refocal",
         description="Train with focal loss, get true probabilities.",
-        epilog="example:\n  refocal demo --out .",
+        epilog=(
+            "example:\n  refocal demo --out .\n"
+            "  refocal apply scores.csv out.csv --scores 'logit_*' --logits --gamma 2"
+        ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"refocal {__version__}")
+    add_debug(top)
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (demo, data, reproduce):
+    for command in COMMANDS:
         command.add_to(commands)
     return top
 
@@ -88,6 +119,16 @@ def _reader_is_gone() -> bool:
     return False
 
 
-def _fail(code: int, message: object) -> int:
-    log.error("%s", message)
+def _debugs(args: argparse.Namespace) -> bool:
+    return bool(getattr(args, "debug", False))
+
+
+def _fail(code: int, message: object, args: argparse.Namespace) -> int:
+    """Say what is wrong in one line, as JSON too if asked for, and return the exit code."""
+    if _debugs(args):
+        traceback.print_exc()
+    text = " ".join(str(message).split())
+    log.error("%s", text)
+    if getattr(args, "json", False):
+        print(to_json({"error": text}))
     return code

@@ -1,0 +1,94 @@
+"""``refocal apply``."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import TYPE_CHECKING, Any
+
+from refocal.cli.options import FILES, FORMATS, add_command, add_input, add_objective, link_of
+from refocal.cli.printing import Progress, to_json
+
+if TYPE_CHECKING:
+    from refocal.scoring import Job, Source
+
+
+def add_to(commands: Any) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands,
+        "apply",
+        "write true probabilities beside the scores of a file",
+        "Write the rows of IN to OUT with the true class probabilities in new columns. All columns stay,\n"
+        "and so does the order. OUT gets its name when all of it is written; an error leaves what was\n"
+        "there. A folder of Parquet files becomes a folder, if OUT is no name of a file.\n\n" + FILES,
+        "  refocal apply scores.parquet probs.parquet --scores 'logit_*' --logits --gamma 2\n"
+        "  refocal apply boxes.csv out.csv --scores score --probs --sigmoid --gamma 2 --alpha 0.25\n"
+        "  refocal apply scores.parquet probs.parquet --scores 'logit_*' --logits --calibration choice.json",
+    )
+    add_input(parser)
+    parser.add_argument("output", metavar="OUT", help="a file, folder or URI; - for standard output")
+    add_objective(parser, choice=True)
+    parser.add_argument("--to", choices=FORMATS, help="the format of OUT, if its name is silent")
+    parser.add_argument(
+        "--prefix", default="prob_", help="what new columns begin with; the class follows (default: prob_)"
+    )
+    parser.add_argument(
+        "--engine",
+        choices=("local", "ray"),
+        default="local",
+        help="ray: Ray Data on a cluster, for the same rows (default: local)",
+    )
+    parser.add_argument("--address", help="of the Ray cluster, such as auto (default: one on this machine)")
+    parser.set_defaults(run=_run)
+
+
+def _run(args: argparse.Namespace) -> None:
+    from refocal import Selection
+    from refocal.scoring import Job, Recovery, apply_file, find_scores, needed_kind
+
+    link = link_of(args)
+    if link is None:
+        raise ValueError("--gamma, --objective or --calibration must say what the model was trained with")
+    if args.json and args.output == "-":
+        raise ValueError("--json needs a file for OUT, since standard output has the rows")
+    if args.address is not None and args.engine != "ray":
+        raise ValueError("--address: for --engine ray only")
+    objective = link.objective if isinstance(link, Selection) else link
+    made: list[Job] = []
+
+    def make(source: Source) -> Job:
+        scores = find_scores(source, args.scores)
+        kind = needed_kind(source, scores, args.kind)
+        made.append(Job(scores, Recovery(link, kind, objective.scores == "sigmoid"), args.prefix))
+        return made[-1]
+
+    start = time.perf_counter()
+    with Progress() as tell:
+        options = {"said": args.said, "to": args.to, "tell": tell}
+        if args.engine == "ray":
+            from refocal.scoring.cluster import apply_by_ray
+
+            n = apply_by_ray(args.input, args.output, make, address=args.address, **options)
+        else:
+            n = apply_file(args.input, args.output, make, **options)
+    seconds = time.perf_counter() - start
+    if args.output == "-":
+        return
+    done = {
+        "input": args.input,
+        "output": args.output,
+        "rows": n,
+        "seconds": round(seconds, 3),
+        "scores": made[0].scores.columns,
+        "kind": made[0].recovery.kind,
+        "columns": made[0].made,
+        "objective": objective.to_dict(),
+        "method": link.winner if isinstance(link, Selection) else "psi",
+    }
+    if args.json:
+        print(to_json(done))
+        return
+    new = made[0].made
+    columns = new[0] if len(new) == 1 else f"{new[0]} ... {new[-1]}"
+    print(f"{args.output}: {n:,} rows with {columns} ({n / max(seconds, 1e-9):,.0f} rows/s)")

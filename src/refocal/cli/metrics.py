@@ -1,0 +1,106 @@
+"""``refocal metrics``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from refocal.cli.options import FILES, add_command, add_input, add_labels, add_objective, link_of, open_input
+from refocal.cli.printing import Progress, table, to_json
+
+if TYPE_CHECKING:
+    from refocal import Objective, Selection
+    from refocal.scoring import Kind, Labelled, Source
+
+NAMES = {
+    "nll": "NLL",
+    "brier": "Brier score",
+    "error_rate": "error rate",
+    "ece": "ECE",
+    "mce": "MCE",
+    "classwise_ece": "classwise ECE",
+}
+
+
+def add_to(commands: Any) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands,
+        "metrics",
+        "how good the scores of a file are as probabilities",
+        "NLL, Brier score, error rate and calibration errors of scores with labels; with --gamma,\n"
+        "--objective or --calibration those of the true probabilities too, beside them. The numbers are\n"
+        "sums over rows: --json has the sums, by which the results of several files can be added up\n"
+        "(refocal.scoring.Measures.from_dict, .merge).\n\n" + FILES,
+        "  refocal metrics scores.parquet --scores 'logit_*' --logits --label y --gamma 2\n"
+        "  refocal metrics probs.csv --scores 'p_*' --probs --label species",
+    )
+    add_input(parser)
+    add_labels(parser)
+    add_objective(parser, choice=True)
+    parser.add_argument("--bins", type=int, default=10, help="of the calibration errors (default: 10)")
+    parser.set_defaults(run=_run)
+
+
+def rows_of(
+    args: argparse.Namespace, source: Source, link: Objective | Selection | None
+) -> tuple[Labelled, Kind, bool]:
+    """Return the rows that the options name, what their scores are, and whether on a sigmoid."""
+    from refocal import Selection
+    from refocal.scoring import find_scores, labelled, needed_kind
+
+    scores = find_scores(source, args.scores)
+    kind = needed_kind(source, scores, args.kind)
+    objective = link.objective if isinstance(link, Selection) else link
+    on_sigmoid = objective is not None and objective.scores == "sigmoid"
+    task = args.task
+    if on_sigmoid and len(scores.columns) > 1:
+        if task not in (None, "multilabel"):
+            raise ValueError(f"--task must be multilabel for a loss on a sigmoid, got {task}")
+        task = "multilabel"
+    rows = labelled(source, lambda: open_input(args), scores, args.label, task, args.classes)
+    if rows.task == "multilabel" and objective is not None and not on_sigmoid:
+        raise ValueError("--task multilabel needs a loss on a sigmoid: say --sigmoid")
+    return rows, kind, on_sigmoid or rows.task == "multilabel"
+
+
+def classes_text(rows: Labelled) -> str:
+    """Return which classes the labels are of, and how that is known."""
+    names = rows.classes
+    listed = ", ".join(names) if len(names) <= 10 else f"{', '.join(names[:9])}, ... {names[-1]}"
+    what = "labels" if rows.task == "multilabel" else "classes"
+    return f"{len(names)} {what}: {listed} ({rows.labels.origin})"
+
+
+def _run(args: argparse.Namespace) -> None:
+    from refocal.scoring import Measures, Recovery
+
+    link = link_of(args)
+    with open_input(args) as source, Progress() as tell:
+        rows, kind, on_sigmoid = rows_of(args, source, link)
+        ways = {"raw": Recovery(None, kind, on_sigmoid)}
+        if link is not None:
+            ways["posterior"] = Recovery(link, kind, on_sigmoid)
+        measured = {name: Measures(rows.n_classes, args.bins) for name in ways}
+        for block, labels, start in rows.blocks(tell):
+            for name, way in ways.items():
+                measured[name].update(way.probs(block, start), labels)
+    values = {name: m.values() for name, m in measured.items()}
+    if args.json:
+        done = {
+            "input": args.input,
+            "rows": measured["raw"].n,
+            "task": rows.task,
+            "kind": kind,
+            "classes": rows.classes,
+            "classes_from": rows.labels.origin,
+            "link": None if link is None else link.to_dict(),
+            "metrics": values,
+            "sums": {name: m.to_dict() for name, m in measured.items()},
+        }
+        print(to_json(done))
+        return
+    print(f"{measured['raw'].n:,} rows; {classes_text(rows)}\n")
+    lines = [["", *values]]
+    lines += [[text, *(f"{v[name]:.6f}" for v in values.values())] for name, text in NAMES.items()]
+    print(table(lines))

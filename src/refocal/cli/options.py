@@ -1,0 +1,185 @@
+"""Options that several commands share, and what they mean."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from refocal import Objective, Selection
+    from refocal.scoring import Source
+
+T = TypeVar("T")
+
+FORMATS = ("csv", "csv.gz", "tsv", "tsv.gz", "parquet", "arrow", "npy", "npz")
+
+FILES = """\
+Files: CSV or TSV (.gz too), Parquet, Arrow/Feather, NPY, NPZ; a folder or a quoted pattern of Parquet files,
+with hive partitions; URIs such as s3://bucket/scores.parquet; - for standard input and output (CSV, or what
+--from and --to say). They are read in batches: memory does not grow with the rows.
+"""
+
+
+def add_command(commands: Any, name: str, text: str, description: str, example: str) -> Any:
+    """Add a command that has --json and --debug."""
+    parser = commands.add_parser(
+        name,
+        help=text,
+        description=description,
+        epilog=f"example:\n{example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, also for an error")
+    add_debug(parser)
+    return parser
+
+
+def add_debug(parser: argparse.ArgumentParser) -> None:
+    """Add --debug, which may stand before a command and behind it."""
+    text = "show where in the code an error comes from"
+    parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=text)
+
+
+def add_input(parser: argparse.ArgumentParser) -> None:
+    """Add the file of scores and what is in it."""
+    parser.add_argument("input", metavar="IN", help="a file, folder, pattern or URI of scores; - for a pipe")
+    parser.add_argument(
+        "--scores",
+        nargs="+",
+        metavar="COLUMN",
+        help="the score columns, one for each class: names or patterns such as 'logit_*'",
+    )
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument(
+        "--logits",
+        dest="kind",
+        action="store_const",
+        const="logits",
+        help="scores are logits: before the softmax or sigmoid",
+    )
+    kind.add_argument(
+        "--probs",
+        dest="kind",
+        action="store_const",
+        const="probs",
+        help="scores are probabilities: after it. One of the two must be said, nothing is guessed",
+    )
+    parser.add_argument(
+        "--from", dest="said", choices=FORMATS, help="the format of IN, if its name is silent"
+    )
+
+
+def add_labels(parser: argparse.ArgumentParser) -> None:
+    """Add where the labels are and what they mean."""
+    parser.add_argument(
+        "--label",
+        nargs="+",
+        metavar="COLUMN",
+        required=True,
+        help="the column of true classes, numbers 0..K-1 or names; for --task multilabel one for each score",
+    )
+    parser.add_argument(
+        "--classes",
+        metavar="A,B,...",
+        type=lambda text: text.split(","),
+        help="the classes in the order of the scores; of one score column: negative,positive",
+    )
+    parser.add_argument(
+        "--task",
+        choices=("binary", "multiclass", "multilabel"),
+        help="what the columns are (default: binary for one score column, multiclass for several)",
+    )
+
+
+def add_objective(parser: argparse.ArgumentParser, *, choice: bool) -> None:
+    """Add what the model was trained with."""
+    group = parser.add_argument_group("what the model was trained with")
+    group.add_argument(
+        "--gamma", type=gamma, metavar="G", help="focal loss with this gamma (or one for each class: 1,2,3)"
+    )
+    group.add_argument("--alpha", type=number, metavar="A", help="the weight of positives, with --sigmoid")
+    group.add_argument(
+        "--sigmoid", action="store_true", help="on a sigmoid: every column is a problem of its own"
+    )
+    group.add_argument(
+        "--objective", metavar="FILE", help="another loss, as JSON from `refocal adapters --json`"
+    )
+    if choice:
+        group.add_argument("--calibration", metavar="FILE", help="what `refocal choose -o FILE` found")
+
+
+def gamma(text: str) -> float | tuple[float, ...]:
+    numbers = tuple(number(part) for part in text.split(","))
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+def number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number, got {text!r}") from None
+
+
+def objective_of(args: argparse.Namespace) -> Objective | None:
+    """Return what the options say the model was trained with; None if they do not.
+
+    Raises:
+        ValueError: If they contradict each other, or a value is wrong.
+    """
+    from refocal import Focal, SigmoidFocal, objective_from_dict
+
+    if args.objective is not None:
+        _alone(args, "--objective", "gamma", "alpha", "sigmoid")
+        return read_json(args.objective, objective_from_dict, "an objective")
+    if args.gamma is None:
+        if args.alpha is not None or args.sigmoid:
+            raise ValueError("--gamma must be said with --alpha and --sigmoid")
+        return None
+    if args.alpha is not None and not args.sigmoid:
+        raise ValueError("--alpha belongs to the loss on a sigmoid: say --sigmoid too")
+    return SigmoidFocal(args.gamma, args.alpha) if args.sigmoid else Focal(args.gamma)
+
+
+def link_of(args: argparse.Namespace) -> Objective | Selection | None:
+    """Return the objective or the saved choice that the options name."""
+    if args.calibration is None:
+        return objective_of(args)
+    from refocal import Selection
+
+    _alone(args, "--calibration", "gamma", "alpha", "sigmoid", "objective")
+    return read_json(args.calibration, Selection.from_dict, "a choice of `refocal choose`")
+
+
+def read_json(path: str, make: Callable[[dict[str, Any]], T], what: str) -> T:
+    """Return what a JSON file describes.
+
+    Raises:
+        ValueError: If it cannot be read, or describes something else.
+    """
+    try:
+        fields = json.loads(Path(path).read_text(encoding="utf-8"))
+        if not isinstance(fields, dict):
+            raise ValueError(f"it holds a {type(fields).__name__}")
+        return make(fields)
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from error
+    except KeyError as error:
+        raise ValueError(f"{path} must hold {what}: {error} is missing") from error
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{path} must hold {what}: {' '.join(str(error).split())}") from error
+
+
+def _alone(args: argparse.Namespace, option: str, *others: str) -> None:
+    for name in others:
+        if getattr(args, name) not in (None, False):
+            raise ValueError(f"{option} says it all: leave out --{name}")
+
+
+def open_input(args: argparse.Namespace) -> Source:
+    """Return the file that the options name."""
+    from refocal.scoring import open_source
+
+    return open_source(args.input, args.said)

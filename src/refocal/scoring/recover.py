@@ -1,0 +1,127 @@
+"""From a block of scores to probabilities, by an objective or a choice; and what scores look like."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from refocal.calibration import Selection
+from refocal.objectives import Focal, Objective
+from refocal.scoring.columns import Floats
+from refocal.scoring.paths import InputError
+
+Kind: TypeAlias = Literal["logits", "probs"]
+
+TOLERANCE = 1e-3
+"""How far the sum of a row of probabilities may be from 1, as in the metrics."""
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """The way from scores to probabilities; the same for every block of rows.
+
+    Attributes:
+        link: What the model was trained with, or a choice that was made for it; None for the scores as they
+            are (a softmax or a sigmoid of logits).
+        kind: What the scores are.
+        sigmoid: Whether each column is a problem of its own, rather than a class of one.
+    """
+
+    link: Objective | Selection | None
+    kind: Kind
+    sigmoid: bool
+
+    def probs(self, block: Floats, start: int = 0) -> Floats:
+        """Return probabilities of the shape and dtype of a block.
+
+        Args:
+            block: Scores with classes first, shape (K, rows). One row of them is class 1 of two.
+            start: How many rows came before, to name a row in an error.
+
+        Raises:
+            InputError: If a value is NaN, or cannot be a logit or a probability.
+        """
+        two = len(block) == 1 and not self.sigmoid
+        if self.kind == "probs":
+            check_probs(block, start, sums=not (self.sigmoid or two))
+        if two:
+            other = 1 - block if self.kind == "probs" else np.zeros_like(block)
+            return self._probs(np.concatenate([other, block]), start)[1:]
+        return self._probs(block, start)
+
+    def _probs(self, block: Floats, start: int) -> Floats:
+        if isinstance(self.link, Selection):
+            result = self.link.apply(self.logits(block), axis=0)
+        elif self.kind == "probs":
+            result = block if self.link is None else self.link.posterior_from_probs(block, axis=0)
+        elif self.link is not None:
+            result = self.link.posterior(block, axis=0)
+        else:
+            result = sigmoid(block) if self.sigmoid else Focal(0.0).posterior(block, axis=0)
+        if not np.isfinite(result.sum()) or (block.size and block.max() == np.inf):
+            _refuse(block, result, start)
+        return np.asarray(result)
+
+    def logits(self, block: Floats) -> Floats:
+        """Return the logits of a block that was checked; of probabilities some that lead to them."""
+        if self.kind == "logits":
+            return block
+        with np.errstate(divide="ignore"):
+            return np.log(block) - np.log1p(-block) if self.sigmoid else np.log(block)
+
+
+def sigmoid(z: Floats) -> Floats:
+    """Return 1 / (1 + exp(-z)), without overflow."""
+    small = np.exp(-np.abs(z))
+    return np.asarray(np.where(z >= 0, 1, small) / (1 + small), dtype=z.dtype)
+
+
+def check_probs(block: Floats, start: int, *, sums: bool) -> None:
+    """Raise where a value is no probability or, if they must, the classes of a row do not sum to 1."""
+    if not block.size:
+        return
+    if not (block.min() >= 0 and block.max() <= 1 + (TOLERANCE if sums else 0)):  # False for NaN
+        good = (block >= 0) & (block <= 1 + (TOLERANCE if sums else 0))
+        i = int(np.argmin(good.all(axis=0)))
+        value = next(float(v) for v, g in zip(block[:, i], good[:, i], strict=True) if not g)
+        raise InputError(f"--probs must be within 0..1, got {value:g} in row {start + i}; {look(block)}")
+    if sums:
+        total = block.sum(axis=0)
+        good = np.abs(total - 1) <= (TOLERANCE if block.dtype.itemsize > 2 else 10 * TOLERANCE)
+        if not good.all():
+            i = int(np.argmin(good))
+            raise InputError(
+                f"--probs of a row must sum to 1 within {TOLERANCE:g}, got {total[i]:.6g} in row {start + i}"
+                f"; {look(block)}"
+            )
+
+
+def look(block: Floats) -> str:
+    """Return in words what scores look like, and which option would say so."""
+    values = block[np.isfinite(block)]
+    if not values.size:
+        return "there is no finite value"
+    low, high = float(values.min()), float(values.max())
+    text = f"values lie between {low:.3g} and {high:.3g}"
+    if low < 0 or high > 1 + TOLERANCE:
+        return f"{text}: these look like logits, say --logits"
+    if len(block) == 1:
+        return f"{text}: these look like probabilities, say --probs"
+    summed = (np.abs(block.sum(axis=0) - 1) <= 10 * TOLERANCE).mean()
+    if summed == 1:
+        return f"{text} and each row sums to 1: these look like probabilities, say --probs"
+    return (
+        f"{text} and {summed:.0%} of the rows sum to 1: these look like probabilities of single labels "
+        "(--probs with --sigmoid or --task multilabel), or like logits of a small range (--logits)"
+    )
+
+
+def _refuse(block: Floats, result: Floats, start: int) -> None:
+    i = int(np.argmin((np.isfinite(result) & (block < np.inf)).all(axis=0)))
+    column = block[:, i]
+    value = next((v for v in column if not v < np.inf), column.max())
+    raise InputError(
+        f"scores must be finite or -inf, with a finite one in each row, got {value:g} in row {start + i}"
+    )
