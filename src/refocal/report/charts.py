@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 
 from refocal.report.numbers import Curve, Diagram, EtaConfidence, Thresholds
 
-LEFT, TOP, SIDE, GAP, BARS = 46, 10, 260, 14, 54
+LEFT, TOP, SIDE, GAP, BARS = 48, 10, 260, 14, 54
 """Of a reliability diagram: the square of the plot, and the bars of the histogram below it."""
 WIDTH, HEIGHT = LEFT + SIDE + 14, TOP + SIDE + GAP + BARS + 40
 TICKS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
@@ -35,7 +35,9 @@ def _short(value: object) -> object:
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else value
 
 
-def _svg(ident: str, title: str, text: str, width: int, height: int, parts: Iterable[Markup]) -> Markup:
+def _svg(
+    ident: str, title: str, text: str, width: int, height: int, parts: Iterable[Markup], kind: str = "chart"
+) -> Markup:
     names = f"{ident}-title {ident}-desc"
     head = tag("title", title, id=f"{ident}-title") + tag("desc", text, id=f"{ident}-desc")
     return tag(
@@ -45,7 +47,7 @@ def _svg(ident: str, title: str, text: str, width: int, height: int, parts: Iter
         viewBox=f"0 0 {width} {height}",
         role="img",
         aria_labelledby=names,
-        class_="chart",
+        class_=kind,
     )
 
 
@@ -66,9 +68,7 @@ def reliability(ident: str, diagram: Diagram, title: str, axes: tuple[str, str],
     parts.append(tag("line", x1=LEFT, x2=LEFT + SIDE, y1=bottom, y2=bottom, class_="axis"))
     parts += [_tick_x(LEFT + t * SIDE, bottom + 15, f"{t:g}") for t in TICKS]
     parts.append(tag("text", axes[0], x=LEFT + SIDE / 2, y=bottom + 33, class_="label", text_anchor="middle"))
-    parts.append(
-        tag("text", "rows", x=LEFT - 8, y=bottom - BARS / 2 + 4, class_="tick", text_anchor="end")
-    )
+    parts.append(tag("text", "rows", x=LEFT - 8, y=bottom - BARS / 2 + 4, class_="tick", text_anchor="end"))
     text = f"{diagram.n_rows:,} rows, expected calibration error {diagram.ece:.4f}. " + " ".join(
         bin_words(diagram, i) for i, count in enumerate(diagram.counts) if count
     )
@@ -127,16 +127,14 @@ def _frame(left: float, top: float, width: float, height: float, label: str) -> 
         parts.append(tag("line", x1=left, x2=left + width, y1=y, y2=y, class_="axis" if t == 0 else "rule"))
         parts.append(tag("text", f"{t:g}", x=left - 8, y=y + 4, class_="tick", text_anchor="end"))
     middle = top + height / 2
-    turn = f"translate(12 {middle:g}) rotate(-90)"
+    turn = f"translate(11 {middle:g}) rotate(-90)"
     return [*parts, tag("text", label, transform=turn, class_="label", text_anchor="middle")]
 
 
 def thresholds(ident: str, found: Thresholds, what: str) -> Markup:
     """Return the probability by raw score, with the scores that mean one half."""
     parts = [*_frame(LEFT, TOP, SIDE, SIDE, "probability"), _line(0, 0, 1, 1, "ideal")]
-    parts += [
-        tag("circle", cx=LEFT + s * SIDE, cy=_y(p), r=1.8, class_="point") for s, p in found.points
-    ]
+    parts += [tag("circle", cx=LEFT + s * SIDE, cy=_y(p), r=1.8, class_="point") for s, p in found.points]
     texts = []
     if found.curves:
         half = found.wanted.index(0.5)
@@ -167,7 +165,7 @@ def _path(curve: Curve, kind: str) -> Markup:
 
 def eta_histogram(ident: str, eta: EtaConfidence) -> Markup:
     """Return the histogram of the largest score, with the thresholds of Theorem 8."""
-    left, width, height, top = 46, 560, 110, 26
+    left, width, height, top = 24, 600, 120, 26
     kinds = [
         ("under", eta.counts_under, "eta-underconfident"),
         ("equal", eta.counts_equal, "neither"),
@@ -205,9 +203,12 @@ def eta_histogram(ident: str, eta: EtaConfidence) -> Markup:
         if tau is not None:
             x = left + tau * width
             parts.append(tag("line", x1=x, x2=x, y1=top - 10, y2=bottom, class_="tau"))
-            parts.append(tag("text", f"{name} {tau:.3f}", x=x + shift, y=top - 12, class_="tick", text_anchor=anchor))
+            parts.append(
+                tag("text", f"{name} {tau:.3f}", x=x + shift, y=top - 12, class_="tick", text_anchor=anchor)
+            )
     text = f"{eta.under:.1%} of rows are eta-underconfident, {eta.over:.1%} eta-overconfident."
-    return _svg(ident, "Largest scores and what they mean", text, left + width + 20, bottom + 42, parts)
+    size = (left + width + 20, bottom + 42)
+    return _svg(ident, "Largest scores and what they mean", text, *size, parts, "chart wide")
 
 
 def small_reliability(ident: str, diagrams: Sequence[tuple[str, Diagram]], title: str) -> Markup:
@@ -221,6 +222,8 @@ def small_reliability(ident: str, diagrams: Sequence[tuple[str, Diagram]], title
         line = tag("path", d=f"M{steps}", class_="join") if points else Markup("")
         parts.append(tag("g", line + dots, class_=kind))
     parts += [_tick_x(LEFT + t * SIDE, TOP + SIDE + 17, f"{t:g}") for t in TICKS]
-    parts.append(tag("text", "score", x=LEFT + SIDE / 2, y=TOP + SIDE + 35, class_="label", text_anchor="middle"))
+    parts.append(
+        tag("text", "score", x=LEFT + SIDE / 2, y=TOP + SIDE + 35, class_="label", text_anchor="middle")
+    )
     text = " ".join(f"{kind}: expected calibration error {d.ece:.4f}." for kind, d in diagrams)
     return _svg(ident, title, text, WIDTH, TOP + SIDE + 44, parts)

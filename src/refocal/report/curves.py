@@ -6,6 +6,7 @@ import numpy as np
 
 from refocal._rows import Floats
 from refocal.objectives import Objective, log_posterior_of, logits_of
+from refocal.recovery import score_posterior, score_threshold
 from refocal.report.measure import Sampled
 from refocal.report.numbers import Curve, Thresholds
 
@@ -20,12 +21,14 @@ def thresholds_of(sampled: Sampled, objective: Objective, seed: int) -> Threshol
     A largest score s leaves 1 - s to the other classes. What s means depends on how they share it: one rival
     may have all of it, or all have the same.
     """
-    link, k = objective.without_smoothing(), sampled.logits.shape[-1]
-    if k == 2:
-        curve, scores = _curve(link, "class 1", np.ones(1), 0.0)
+    link, k = objective.without_smoothing(), sampled.n_columns
+    several = any(isinstance(value, tuple) for value in vars(link).values())
+    on_sigmoid = sampled.task != "multiclass"
+    if (on_sigmoid and not several) or (not on_sigmoid and k == 2):
+        curve, scores = _exact(link)
         return Thresholds(True, (curve,), (), WANTED, (scores,))
     points = _points(sampled.some(DRAWN_ROWS, seed), link)
-    if any(isinstance(value, tuple) for value in vars(link).values()):
+    if several:
         return Thresholds(False, (), points, (), ())  # each class has a curve of its own
     rival = np.zeros(k - 1)
     rival[0] = 1
@@ -36,6 +39,17 @@ def thresholds_of(sampled: Sampled, objective: Objective, seed: int) -> Threshol
     )
 
 
+def _exact(link: Objective) -> tuple[Curve, tuple[float, ...]]:
+    """Return what the score of class 1 of two means, and the scores that mean what is wanted."""
+    score = np.linspace(0, 1, CURVE_POINTS)
+    meaning = np.asarray(score_posterior(link, score))
+    try:
+        scores = np.asarray(score_threshold(link, np.array(WANTED)))
+    except NotImplementedError:  # an objective of somebody's own need not have an inverse
+        scores = np.full(len(WANTED), np.nan)
+    return Curve("class 1", tuple(score.tolist()), tuple(meaning.tolist())), tuple(scores.tolist())
+
+
 def _curve(link: Objective, name: str, rest: Floats, low: float) -> tuple[Curve, tuple[float, ...]]:
     """Return the curve for scores from low on, and the scores that mean what is wanted."""
     score = np.linspace(low, 1, CURVE_POINTS)
@@ -44,7 +58,7 @@ def _curve(link: Objective, name: str, rest: Floats, low: float) -> tuple[Curve,
     wanted = np.array(WANTED)
     try:
         z = logits_of(link, _rows(wanted, rest))
-    except NotImplementedError:  # an objective of somebody's own need not have an inverse
+    except NotImplementedError:  # as above
         scores = np.full(len(wanted), np.nan)
     else:
         z = np.exp(z - z.max(axis=1, keepdims=True))
@@ -60,5 +74,7 @@ def _rows(last: Floats, rest: Floats) -> Floats:
 
 def _points(some: Sampled, link: Objective) -> tuple[tuple[float, float], ...]:
     q, p = some.probs(), some.probs(link=link)
-    top = (np.arange(len(q)), q.argmax(axis=1))
-    return tuple(zip(q[top].tolist(), p[top].tolist(), strict=True))
+    if some.task == "multiclass":
+        top = (np.arange(len(q)), q.argmax(axis=1))
+        q, p = q[top], p[top]
+    return tuple(zip(q.reshape(-1)[:DRAWN_ROWS].tolist(), p.reshape(-1)[:DRAWN_ROWS].tolist(), strict=True))

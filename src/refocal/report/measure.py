@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
 
 from refocal._rows import Floats, Integers
 from refocal.calibration import Method, Selection, choose_calibration
-from refocal.calibration.temperature import log_probs_of
 from refocal.confidence import eta_confidence, tau_oc, tau_uc
 from refocal.metrics import CalibrationStats
-from refocal.objectives import Objective
-from refocal.report.gather import Gathered
+from refocal.objectives import Focal, Objective, SigmoidFocal, log_posterior_of
+from refocal.report.gather import Gathered, Task, class_bins, class_errors, columns, hits_of
 from refocal.report.numbers import ClassRow, EtaConfidence, Grid
 
 GAMMAS = np.arange(0, 5.5, 0.5)
@@ -29,38 +29,72 @@ class Sampled:
     """The rows of the sample.
 
     Attributes:
-        logits: Shape (n, K), or (n,) for log odds of class 1.
-        labels: Integers.
+        logits: Shape (n, K); for "multilabel" (n, L), and for "binary" (n,), log odds of class 1.
+        labels: Integers, (n,) or (n, L).
+        task: What the logits are of.
     """
 
     logits: Floats
     labels: Integers
+    task: Task
 
     @classmethod
     def of(cls, gathered: Gathered) -> Sampled:
-        """Return the rows of the sample; of probabilities, the logarithm serves as logits."""
+        """Return the rows of the sample; of probabilities, the logarithm (of the odds) serves as logits."""
         scores, labels = gathered.sample.rows()
+        x = scores.astype(np.float64 if scores.dtype.itemsize > 4 else np.float32, copy=False)
         if not gathered.from_logits:
-            p = scores.astype(np.float64 if scores.dtype.itemsize > 4 else np.float32, copy=False)
             with np.errstate(divide="ignore"):
-                scores = np.log(p) if p.ndim > 1 else np.log(p) - np.log1p(-p)
-        return cls(scores, labels)
+                x = np.log(x) if gathered.task == "multiclass" else np.log(x) - np.log1p(-x)
+        return cls(x, labels, gathered.task)
 
     def some(self, n: int, seed: int) -> Sampled:
         """Return n of the rows, or all."""
         if n >= len(self.labels):
             return self
         at = np.sort(np.random.default_rng(seed).permutation(len(self.labels))[:n])
-        return Sampled(self.logits[at], self.labels[at])
+        return dataclasses.replace(self, logits=self.logits[at], labels=self.labels[at])
+
+    @property
+    def n_columns(self) -> int:
+        """How many scores a row has."""
+        return 1 if self.logits.ndim == 1 else int(self.logits.shape[1])
 
     def log_probs(self, temperature: float = 1.0, link: Objective | None = None) -> Floats:
-        """Return log-probabilities of logits / T, by the posterior of an objective or the softmax."""
-        y: Floats = log_probs_of(self.logits, temperature, link, self.logits.ndim - 1)
+        """Return log-probabilities of logits / T, by the posterior of an objective or as scores."""
+        if link is None:  # gamma 0 gives the softmax, or the sigmoid
+            link = Focal(0.0) if self.task == "multiclass" else SigmoidFocal(gamma=0.0, alpha=None)
+        y: Floats = log_posterior_of(link, self.logits / self.logits.dtype.type(temperature))
         return y
 
     def probs(self, temperature: float = 1.0, link: Objective | None = None) -> Floats:
         """Return the probabilities."""
         return np.exp(self.log_probs(temperature, link))
+
+    def of_classes(self, probs: Floats) -> Floats:
+        """Return probabilities with all classes along the last axis: both, for class 1 of two."""
+        return probs if self.task == "multiclass" else np.stack([1 - probs, probs], axis=-1)
+
+    def stats(self, log_probs: Floats, n_bins: int) -> tuple[CalibrationStats, float]:
+        """Return the bins and the mean NLL of log-probabilities, over all entries."""
+        probs = np.exp(log_probs)
+        if self.task == "multiclass":
+            found = log_probs[np.arange(len(self.labels)), self.labels]
+            stats = CalibrationStats(n_bins).update(probs, self.labels)
+        else:
+            found = np.where(self.labels == 1, log_probs, _log_complement(log_probs))
+            stats = CalibrationStats(n_bins, target="positive")
+            stats.update(probs.reshape(-1), self.labels.reshape(-1))
+        return stats, 0.0 - float(found.mean(dtype=np.float64))
+
+
+def _log_complement(l: Floats) -> Floats:
+    """Return log(1 - e^l), by that of its two forms which keeps the digits."""
+    near = l > -math.log(2)
+    with np.errstate(divide="ignore"):  # log 0 is -inf
+        return np.where(
+            near, np.log(-np.expm1(np.where(near, l, -1))), np.log1p(-np.exp(np.minimum(l, -0.5)))
+        )
 
 
 def select(
@@ -77,14 +111,18 @@ def class_rows(
     gathered: Gathered, sampled: Sampled, names: tuple[str, ...], winner: Method | None
 ) -> tuple[ClassRow, ...]:
     """Return the table of classes: counts of all rows, calibration errors of the sample."""
-    k, n, n_bins = gathered.n_classes, gathered.n_rows, gathered.n_bins
-    rows = gathered.stats.class_hits.sum(axis=1)
-    mean = _class_sums(gathered.stats) / n
-    before, _ = _class_errors(sampled.probs(), sampled.labels, n_bins)
-    after: list[Any] = [None] * k
-    mean_after = after
+    k, n = gathered.n_classes, gathered.n_rows
+    _, rows, sums = gathered.by_class.sum(axis=2)
+    hits = hits_of(sampled.labels, k, sampled.task)
+
+    def of(probs: Floats) -> tuple[list[float], list[float]]:
+        bins = class_bins(columns(np.asarray(probs, np.float64)), hits, gathered.n_bins)
+        return class_errors(bins).tolist(), (bins[2].sum(axis=1) / len(hits)).tolist()
+
+    before, _ = of(sampled.probs())
+    after: tuple[list[Any], list[Any]] = ([None] * k, [None] * k)
     if winner is not None:
-        after, mean_after = _class_errors(winner.probs(sampled.logits), sampled.labels, n_bins)
+        after = of(winner.probs(sampled.logits))
     return tuple(
         ClassRow(
             name=names[i],
@@ -92,37 +130,23 @@ def class_rows(
             predicted=int(gathered.predicted[i]),
             recall=float(gathered.found[i] / rows[i]) if rows[i] else None,
             share=float(rows[i] / n),
-            mean=float(mean[i]),
-            mean_after=mean_after[i],
+            mean=float(sums[i] / n),
+            mean_after=after[1][i],
             ece=before[i],
-            ece_after=after[i],
+            ece_after=after[0][i],
         )
         for i in range(k)
     )
 
 
-def _class_sums(stats: CalibrationStats) -> Floats:
-    """Return the sum of each class's probability."""
-    sums = np.where(stats.class_counts > 0, stats.class_confidence, 0) * stats.class_counts
-    return np.asarray(sums.sum(axis=1))
-
-
-def _class_errors(probs: Floats, labels: Integers, n_bins: int) -> tuple[list[Any], list[Any]]:
-    """Return the calibration error and the mean probability of each class."""
-    stats = CalibrationStats(n_bins, probs.shape[-1]).update(probs, labels)
-    gaps = np.where(stats.class_counts > 0, stats.class_accuracy - stats.class_confidence, 0)
-    errors = (np.abs(gaps) * stats.class_counts).sum(axis=1) / stats.n
-    return errors.tolist(), (_class_sums(stats) / stats.n).tolist()
-
-
 def eta_of(sampled: Sampled, objective: Objective) -> EtaConfidence:
     """Return how many rows have a largest score below, or above, the largest posterior."""
-    q, link = sampled.probs(), objective.without_smoothing()
-    gamma, top = link.plain_gamma, q.max(axis=-1)
+    q, link = sampled.of_classes(sampled.probs()), objective.without_smoothing()
+    gamma, top = plain_gamma(link), q.max(axis=-1)
     if gamma is not None:
         codes = np.asarray(eta_confidence(q, gamma))
     else:
-        gap = top - sampled.probs(link=link).max(axis=-1)
+        gap = top - sampled.of_classes(sampled.probs(link=link)).max(axis=-1)
         codes = np.sign(np.where(np.abs(gap) <= 16 * np.finfo(q.dtype).eps, 0, gap))
     edges = np.arange(SCORE_BINS + 1) / SCORE_BINS
     under, equal, over = (tuple(np.histogram(top[codes == c], edges)[0].tolist()) for c in (-1, 0, 1))
@@ -130,9 +154,9 @@ def eta_of(sampled: Sampled, objective: Objective) -> EtaConfidence:
         gamma=gamma,
         tau_oc=tau_oc(gamma) if gamma else None,
         tau_uc=tau_uc(gamma) if gamma else None,
-        under=sum(under) / len(top),
-        equal=sum(equal) / len(top),
-        over=sum(over) / len(top),
+        under=sum(under) / top.size,
+        equal=sum(equal) / top.size,
+        over=sum(over) / top.size,
         edges=tuple(edges.tolist()),
         counts_under=under,
         counts_equal=equal,
@@ -148,33 +172,30 @@ def grid_of(
     winner = None if selection is None else selection.method(selection.winner)
     gammas = _gammas(plain, winner)
     links: list[Objective | None] = [_with_gamma(plain, g) for g in gammas] or [plain]
-    temperatures = np.unique([*TEMPERATURES, winner.temperature if winner else 1.0])
+    fitted = winner.temperature if winner is not None and is_plain(winner) else 1.0
+    temperatures = np.unique([*TEMPERATURES, fitted])
     points = len(links) * len(temperatures)
-    k = sampled.logits.shape[-1]
-    some = sampled.some(max(FEWEST_GRID_ROWS, GRID_ENTRIES // (points * k)), seed)
-    each = np.arange(len(some.labels))
+    some = sampled.some(max(FEWEST_GRID_ROWS, GRID_ENTRIES // (points * sampled.n_columns)), seed)
     found: list[list[tuple[Any, ...]]] = []
     for link in links:
         found.append([])
         for temperature in temperatures:
-            log_probs = some.log_probs(float(temperature), link)
-            stats = CalibrationStats(n_bins).update(np.exp(log_probs), some.labels)
+            stats, nll = some.stats(some.log_probs(float(temperature), link), n_bins)
             mean = np.where(stats.counts > 0, stats.confidence, 0).round(6)
-            nll = -float(log_probs[each, some.labels].mean(dtype=np.float64))
             numbers = (stats.counts.tolist(), stats.hits.tolist(), mean.tolist())
             found[-1].append((*map(tuple, numbers), stats.ece(), nll))
     columns = [tuple(tuple(point[i] for point in row) for row in found) for i in range(5)]
 
     def place(link: Objective | None, temperature: float) -> tuple[int, int] | None:
         at = [i for i, other in enumerate(links) if other == link]
-        if link is None and plain.plain_gamma is not None:
-            at = [0]  # gamma 0 is the softmax
+        if link is None and plain_gamma(plain) is not None:
+            at = [0]  # gamma 0 gives the scores themselves
         if not at:
             return None
         return at[0], int(np.searchsorted(temperatures, temperature))
 
     methods = [("raw", place(None, 1.0)), ("psi", place(plain, 1.0))]
-    if winner is not None and winner.name not in ("raw", "psi"):
+    if winner is not None and winner.name not in ("raw", "psi") and is_plain(winner):
         methods.append((winner.name, place(winner.link, winner.temperature)))
     presets = tuple((name, position) for name, position in methods if position is not None)
     return Grid(
@@ -185,6 +206,19 @@ def grid_of(
         start=next((p for name, p in presets if name == "psi"), (0, int(np.searchsorted(temperatures, 1.0)))),
         presets=presets,
     )
+
+
+def is_plain(method: Method) -> bool:
+    """Return whether a method is link(logits / T) with one T, and nothing more."""
+    extras = (getattr(method, name, 0.0) for name in ("bias", "floor"))
+    return isinstance(method.temperature, float) and not any(extras)
+
+
+def plain_gamma(link: Objective) -> float | None:
+    """Return gamma, if this is the focal loss on a softmax or a sigmoid without further options."""
+    if type(link) is SigmoidFocal and isinstance(link.gamma, float) and link.alpha is None:
+        return link.gamma
+    return link.plain_gamma
 
 
 def _gammas(plain: Objective, winner: Method | None) -> list[float]:

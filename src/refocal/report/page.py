@@ -30,6 +30,14 @@ SHOWN_CLASSES = 1000
 """So many rows of the table of classes are on the page, which so stays below 2 MB."""
 
 
+AXES = {
+    "multiclass": ("confidence: the largest probability", "accuracy"),
+    "binary": ("probability of class 1", "share of class 1"),
+    "multilabel": ("probability of a label", "share that has it"),
+}
+"""What confidence and accuracy are called."""
+
+
 def report_page(numbers: Numbers) -> str:
     """Return the page of one report."""
     return _render([_view(numbers, "", numbers.name)], f"{numbers.name}: calibration report", {})
@@ -43,7 +51,12 @@ def comparison_page(reports: Mapping[str, Numbers]) -> str:
 
 def _render(views: list[dict[str, Any]], title: str, comparison: dict[str, str]) -> str:
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    environment.filters |= {"num": _number, "pct": _percent, "count": "{:,}".format}
+    environment.filters |= {
+        "num": _number,
+        "pct": _percent,
+        "count": "{:,}".format,
+        "temperature": _temperature,
+    }
     css, js = _file("page.css"), _file("page.js")
     digest = base64.b64encode(hashlib.sha256(js.encode()).digest()).decode()
     # Only this script may run, and nothing may be fetched, whatever the names in the data are.
@@ -68,22 +81,23 @@ def _view(numbers: Numbers, prefix: str, name: str) -> dict[str, Any]:
     """Return what the template needs of a report: its numbers, its charts, and some words."""
     n, selection = numbers, numbers.selection
     winner = None if selection is None else selection.method(selection.winner)
-    axes = ("confidence: the largest probability", "accuracy")
+    axes = AXES[n.task]
     explored = _explored(n.grid, n.before, n.level)
     start = explored[n.grid.start[0]][n.grid.start[1]]
     zero_is_raw = any(method == "raw" for method, _ in n.grid.presets)
     return {
         **vars(n),
         "name": name,
-        "n_classes": n.n_classes,
-        "class_word": "classes",
+        "n_classes": n.n_classes + (n.task == "binary"),
+        "class_word": "labels" if n.task == "multilabel" else "classes",
+        "unit": "label" if n.task == "multilabel" else "row",
         "objective_text": source_of(n.objective).removeprefix("refocal."),
         "level_text": f"{100 * n.level:g} %",
         "recommended": winner,
         "method_words": METHODS,
         "psi_advised": winner is not None and winner.link is not None,
         "after_is_advice": winner is not None and winner.name == n.after_name,
-        "gamma_zero": "the softmax" if zero_is_raw else "psi without focusing",
+        "gamma_zero": "the scores as they are" if zero_is_raw else "psi without focusing",
         "shown_classes": _shown(n),
         "choice_url": "" if selection is None else _data_url(json.dumps(selection.to_dict())),
         "before_chart": charts.reliability(f"{prefix}before", n.before, "Scores as they are", axes, "raw"),
@@ -126,7 +140,11 @@ def _summary(n: Numbers) -> list[tuple[str, str]]:
         "classwise_ece": "classwise ECE",
         "error_rate": "error rate",
     }
-    rows = [("rows", f"{n.n_rows:,}"), ("classes", f"{n.n_classes:,}")]
+    rows = [
+        ("rows", f"{n.n_rows:,}"),
+        ("task", n.task),
+        ("classes or labels", f"{n.n_classes + (n.task == 'binary'):,}"),
+    ]
     rows.append(("scores", "logits" if n.from_logits else "probabilities"))
     rows.append(("objective", source_of(n.objective) + ("" if n.objective_given else " (assumed)")))
     rows += [(words, _number(n.metrics[key])) for key, words in metrics.items()]
@@ -148,9 +166,7 @@ def _explored(grid: Grid, before: Diagram, level: float) -> list[list[Diagram]]:
             accuracy = np.array(grid.hits[i][j]) / np.maximum(counts, 1)
             low, high = wilson(accuracy, np.maximum(counts, 1), level)
             arrays = (tuple(a.tolist()) for a in (accuracy, low, high))
-            found[-1].append(
-                Diagram(before.edges, counts, grid.confidence[i][j], *arrays, grid.ece[i][j])
-            )
+            found[-1].append(Diagram(before.edges, counts, grid.confidence[i][j], *arrays, grid.ece[i][j]))
     return found
 
 
@@ -211,3 +227,8 @@ def _number(value: float | None) -> str:
 
 def _percent(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.1f} %"
+
+
+def _temperature(value: Any) -> str:
+    """Return T, or the range of those of the labels."""
+    return f"{value:.4g}" if isinstance(value, float) else f"{min(value):.3g}–{max(value):.3g}"

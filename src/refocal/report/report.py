@@ -7,14 +7,15 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from refocal._arrays import as_array
 from refocal._checks import LEVEL, check_count, check_level
 from refocal.files import write_atomic
 from refocal.metrics.binning import check_n_bins
-from refocal.objectives import Focal, Objective, check_objective
+from refocal.objectives import Focal, Objective, SigmoidFocal, check_objective
 from refocal.report import curves, measure, words
-from refocal.report.gather import Gathered
+from refocal.report.gather import Gathered, Task
 from refocal.report.numbers import Diagram, Numbers
 
 
@@ -57,10 +58,13 @@ class Report(_Page):
     rows; methods are fitted and compared on a random sample of them, whose size the page says.
 
     Args:
-        scores: Probabilities, shape (n, K); NumPy, PyTorch, JAX.
-        labels: Integers within 0..K-1, shape (n,).
-        objective: What the model was trained with; None for ``Focal(2.0)``, and the page says so.
-        classes: Their names, K of them; None for "0", "1", ...
+        scores: Probabilities, shape (n, K); (n,) for class 1 of two; (n, L) for independent labels. NumPy,
+            PyTorch, JAX.
+        labels: Integers within 0..K-1, shape (n,); for independent labels 0 and 1, shape (n, L).
+        objective: What the model was trained with; None for the focal loss with gamma 2, and the page says so.
+        task: "multiclass", "binary" for scores (n,), or "multilabel"; None if the objective says it: a loss
+            on a softmax is "multiclass", one on a sigmoid one of the others, by the shape.
+        classes: The names of the classes (for "binary" both) or labels; None for "0", "1", ...
         name: Of the model, for the title.
         from_logits: Whether scores are logits. Nothing is guessed from the values.
         n_bins: Of the diagrams and calibration errors.
@@ -97,6 +101,7 @@ class Report(_Page):
         labels: Any,
         *,
         objective: Objective | None = None,
+        task: Task | None = None,
         classes: Sequence[Any] | None = None,
         name: str = "model",
         from_logits: bool = False,
@@ -107,7 +112,17 @@ class Report(_Page):
         source: str | None = None,
     ) -> None:
         self.numbers = _numbers(
-            [(scores, labels)], objective, classes, name, from_logits, n_bins, level, sample, seed, source
+            [(scores, labels)],
+            objective,
+            task,
+            classes,
+            name,
+            from_logits,
+            n_bins,
+            level,
+            sample,
+            seed,
+            source,
         )
 
     @classmethod
@@ -116,6 +131,7 @@ class Report(_Page):
         batches: Iterable[tuple[Any, Any]],
         *,
         objective: Objective | None = None,
+        task: Task | None = None,
         classes: Sequence[Any] | None = None,
         name: str = "model",
         from_logits: bool = False,
@@ -133,6 +149,7 @@ class Report(_Page):
         Args:
             batches: Pairs of scores and labels.
             objective: As for `Report`. So are the others.
+            task: See above.
             classes: See above.
             name: See above.
             from_logits: See above.
@@ -152,7 +169,7 @@ class Report(_Page):
         """
         report = cls.__new__(cls)
         report.numbers = _numbers(
-            batches, objective, classes, name, from_logits, n_bins, level, sample, seed, source
+            batches, objective, task, classes, name, from_logits, n_bins, level, sample, seed, source
         )
         return report
 
@@ -222,6 +239,7 @@ class Comparison(_Page):
 def _numbers(
     batches: Iterable[tuple[Any, Any]],
     objective: Objective | None,
+    task: Task | None,
     classes: Sequence[Any] | None,
     name: str,
     from_logits: bool,
@@ -231,18 +249,21 @@ def _numbers(
     seed: int,
     source: str | None,
 ) -> Numbers:
-    given, objective = objective is not None, Focal(2.0) if objective is None else objective
-    check_objective(objective, softmax=True)
     check_n_bins(n_bins)
     level, seed = check_level(level), check_count("seed", seed, 0)
     if sample is not None:
         check_count("sample", sample, 2)
-    gathered = Gathered(from_logits=from_logits, n_bins=n_bins, sample=sample, seed=seed)
+    given, gathered = objective is not None, None
     for scores, labels in batches:
+        if gathered is None:
+            scores = as_array(scores)
+            objective, task = _said(objective, task, tuple(scores.shape))
+            gathered = Gathered(task, from_logits=from_logits, n_bins=n_bins, sample=sample, seed=seed)
         gathered.add(scores, labels)
-    if gathered.n_rows == 0:
+    if gathered is None or gathered.n_rows == 0:
         raise ValueError("scores must have at least 1 row, got none")
-    names = _class_names(classes, gathered.n_classes)
+    assert objective is not None and task is not None
+    names = _class_names(classes, gathered.n_classes, task)
     sampled = measure.Sampled.of(gathered)
     selection, refusal = measure.select(sampled, objective, level=level, n_bins=n_bins, seed=seed)
     winner = None if selection is None else selection.method(selection.winner)
@@ -251,24 +272,24 @@ def _numbers(
     after = winner
     if selection is not None and selection.winner == "raw":
         after = next((m for m in selection.methods if m.name == "psi"), winner)
-    stats, n = gathered.stats, gathered.n_rows
+    stats = gathered.stats
     return Numbers(
         name=str(name),
-        task="multiclass",
+        task=task,
         objective=objective,
         objective_given=given,
         from_logits=from_logits,
-        n_rows=n,
+        n_rows=gathered.n_rows,
         n_sample=len(sampled.labels),
         seed=seed,
         level=level,
         metrics={
-            "nll": gathered.nll / n,
-            "brier": gathered.brier / n,
+            "nll": gathered.nll / gathered.n_entries,
+            "brier": gathered.brier / gathered.n_entries,
             "ece": stats.ece(),
             "mce": stats.mce(),
-            "classwise_ece": stats.classwise_ece(),
-            "error_rate": 1 - float(gathered.found.sum()) / n,
+            "classwise_ece": gathered.classwise_ece(),
+            "error_rate": gathered.wrong / gathered.n_entries,
         },
         selection=selection,
         refusal=refusal,
@@ -283,16 +304,38 @@ def _numbers(
         eta=measure.eta_of(sampled, objective),
         thresholds=curves.thresholds_of(sampled, objective, seed),
         grid=measure.grid_of(sampled, objective, selection, n_bins, seed),
-        python="" if winner is None else words.python_code(winner, from_logits),
+        python="" if winner is None else words.python_code(winner, from_logits, task),
         command=words.command_of(from_logits, source),
     )
 
 
-def _class_names(classes: Sequence[Any] | None, k: int) -> tuple[str, ...]:
+def _said(objective: Objective | None, task: Task | None, shape: tuple[int, ...]) -> tuple[Objective, Task]:
+    """Return objective and task: what was said of one tells the other, and the shape decides nothing else."""
+    if task not in (None, *get_args(Task)):
+        raise ValueError(f"task must be one of {get_args(Task)}, got {task!r}")
+    if objective is None and task is None and len(shape) == 1:
+        raise ValueError("task or objective must be said for scores of shape (n,), got neither")
+    if objective is None:
+        objective = Focal(2.0) if task in (None, "multiclass") else SigmoidFocal(2.0, alpha=None)
+    kind = check_objective(objective).scores
+    if kind == "one-vs-rest":
+        raise ValueError(f"objective must be a loss on a softmax or a sigmoid, got {objective!r}")
+    on_sigmoid: Task = "binary" if len(shape) == 1 else "multilabel"
+    task = task or ("multiclass" if kind == "softmax" else on_sigmoid)
+    if (kind == "softmax") != (task == "multiclass"):
+        wanted = "softmax" if task == "multiclass" else "sigmoid"
+        raise ValueError(f"objective must be a loss on a {wanted} for task {task!r}, got {objective!r}")
+    return objective, task
+
+
+def _class_names(classes: Sequence[Any] | None, k: int, task: Task) -> tuple[str, ...]:
+    """Return the name of each class or label; for "binary", of both classes, that of class 1."""
+    n = 2 if task == "binary" else k
     if classes is None:
-        return tuple(map(str, range(k)))
+        classes = range(n)
     if isinstance(classes, (str, bytes)):
         raise TypeError(f"classes must be a sequence of names, got {classes!r}")
-    if len(classes) != k:
-        raise ValueError(f"classes must have one name for each of the {k} classes, got {len(classes)}")
-    return tuple(map(str, classes))
+    if len(classes) != n:
+        what = "labels" if task == "multilabel" else "classes"
+        raise ValueError(f"classes must have one name for each of the {n} {what}, got {len(classes)}")
+    return tuple(map(str, classes))[-k:]

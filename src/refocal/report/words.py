@@ -8,8 +8,9 @@ import shlex
 from collections.abc import Sequence
 
 from refocal.calibration import Method, Selection
-from refocal.objectives import Objective
-from refocal.report.gather import Gathered
+from refocal.objectives import Focal, Objective, SigmoidFocal
+from refocal.report.gather import Gathered, Task
+from refocal.report.measure import is_plain
 from refocal.report.numbers import ClassRow, Tone
 
 FEW_ROWS, FEW_CLASS_ROWS = 1000, 10
@@ -37,13 +38,14 @@ def warnings_of(
     found = []
     if gathered.all_on_simplex:
         found.append(
-            "The scores were said to be logits, but every row lies within 0 and 1 and sums to 1: they look "
-            "like probabilities. If they are, say from_logits=False (--probs)."
+            "The scores were said to be logits, but look like probabilities: all are within 0 and 1"
+            f"{', and each row sums to 1' if gathered.task == 'multiclass' else ''}. If they are, say "
+            "from_logits=False (--probs)."
         )
     if not objective_given:
         found.append(
             "No objective was said, so the focal loss with gamma 2 is assumed. Say what the model was trained "
-            "with: psi depends on it."
+            "with, since psi depends on it."
         )
     if gathered.n_rows < FEW_ROWS:
         found.append(
@@ -68,20 +70,23 @@ def warnings_of(
     return tuple(found)
 
 
-def python_code(method: Method, from_logits: bool) -> str:
+def python_code(method: Method, from_logits: bool, task: Task) -> str:
     """Return code that turns scores of the model into the probabilities of a method."""
-    divided = "" if method.temperature == 1 else f" / {method.temperature!r}"
-    link = "refocal.Focal(gamma=0.0)" if method.link is None else source_of(method.link)
-    if from_logits:
-        lines = ["import refocal", "", f"probs = {link}.posterior(logits{divided})"]
-    elif divided:
-        lines = ["import numpy as np", "import refocal", ""]
-        lines.append(f"probs = {link}.posterior(np.log(scores){divided})")
-    elif method.link is None:
-        return "probs = scores  # as they are"
-    else:
-        lines = ["import refocal", "", f"probs = {link}.posterior_from_probs(scores)"]
-    return "\n".join(lines)
+    logits, imports = "logits", ["import refocal"]
+    if not from_logits:
+        imports.insert(0, "import numpy as np")
+        logits = "np.log(scores)" if task == "multiclass" else "(np.log(scores) - np.log1p(-scores))"
+    if not is_plain(method):
+        read = 'choice = refocal.Selection.from_dict(json.loads(open("choice.json").read()))'
+        return "\n".join(["import json", *imports, "", read, f"probs = choice.apply({logits})"])
+    # Gamma 0 gives the softmax, or the sigmoid.
+    link = method.link or (Focal(0.0) if task == "multiclass" else SigmoidFocal(0.0, alpha=None))
+    if method.temperature != 1:
+        logits += f" / {method.temperature!r}"
+    elif not from_logits:
+        call = f"{source_of(link)}.posterior_from_probs(scores)"
+        return "probs = scores" if method.link is None else f"import refocal\n\nprobs = {call}"
+    return "\n".join([*imports, "", f"probs = {source_of(link)}.posterior({logits})"])
 
 
 def command_of(from_logits: bool, source: str | None) -> str:
