@@ -218,9 +218,9 @@ def small_reliability(ident: str, diagrams: Sequence[tuple[str, Diagram]], title
         full = [i for i, count in enumerate(diagram.counts) if count]
         points = [(LEFT + diagram.confidence[i] * SIDE, _y(diagram.accuracy[i])) for i in full]
         steps = "L".join(f"{x:.2f} {y:.2f}" for x, y in points)
-        dots = Markup("").join(tag("circle", cx=x, cy=y, r=3.5, class_="dot") for x, y in points)
-        line = tag("path", d=f"M{steps}", class_="join") if points else Markup("")
-        parts.append(tag("g", line + dots, class_=kind))
+        shapes = [tag("path", d=f"M{steps}", class_="join")]
+        shapes += [tag("circle", cx=x, cy=y, r=3.5, class_="dot") for x, y in points]
+        parts.append(tag("g", Markup("").join(shapes), class_=kind))
     parts += [_tick_x(LEFT + t * SIDE, TOP + SIDE + 17, f"{t:g}") for t in TICKS]
     parts.append(
         tag("text", "score", x=LEFT + SIDE / 2, y=TOP + SIDE + 35, class_="label", text_anchor="middle")

@@ -71,7 +71,7 @@ class Sample:
 class Gathered:
     """What a report needs of all rows, added up batch by batch.
 
-    For "binary" and "multilabel" each entry of the scores is a problem of its own, with class 1 as the target.
+    For "binary" and "multilabel" each entry of the scores is a problem of its own, its target class 1.
 
     Args:
         task: What the scores are of.

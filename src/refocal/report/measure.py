@@ -45,7 +45,7 @@ class Sampled:
         x = scores.astype(np.float64 if scores.dtype.itemsize > 4 else np.float32, copy=False)
         if not gathered.from_logits:
             with np.errstate(divide="ignore"):
-                x = np.log(x) if gathered.task == "multiclass" else np.log(x) - np.log1p(-x)
+                x = np.log(x) if gathered.task == "multiclass" else np.log(x) - np.log1p(np.negative(x))
         return cls(x, labels, gathered.task)
 
     def some(self, n: int, seed: int) -> Sampled:
@@ -184,7 +184,9 @@ def grid_of(
             mean = np.where(stats.counts > 0, stats.confidence, 0).round(6)
             numbers = (stats.counts.tolist(), stats.hits.tolist(), mean.tolist())
             found[-1].append((*map(tuple, numbers), stats.ece(), nll))
-    columns = [tuple(tuple(point[i] for point in row) for row in found) for i in range(5)]
+    counts, hits, confidence, ece, nlls = (
+        tuple(tuple(point[i] for point in row) for row in found) for i in range(5)
+    )
 
     def place(link: Objective | None, temperature: float) -> tuple[int, int] | None:
         at = [i for i, other in enumerate(links) if other == link]
@@ -198,12 +200,17 @@ def grid_of(
     if winner is not None and winner.name not in ("raw", "psi") and is_plain(winner):
         methods.append((winner.name, place(winner.link, winner.temperature)))
     presets = tuple((name, position) for name, position in methods if position is not None)
+    one = int(np.searchsorted(temperatures, 1.0))
     return Grid(
-        len(some.labels),
-        tuple(gammas),
-        tuple(temperatures.tolist()),
-        *columns,
-        start=next((p for name, p in presets if name == "psi"), (0, int(np.searchsorted(temperatures, 1.0)))),
+        n_rows=len(some.labels),
+        gammas=tuple(gammas),
+        temperatures=tuple(temperatures.tolist()),
+        counts=counts,
+        hits=hits,
+        confidence=confidence,
+        ece=ece,
+        nll=nlls,
+        start=dict(presets).get("psi", (0, one)),
         presets=presets,
     )
 

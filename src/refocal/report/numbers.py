@@ -50,7 +50,8 @@ class Diagram:
         accuracy = stats.accuracy
         low, high = wilson(accuracy, np.maximum(stats.counts, 1), level)
         arrays = (stats.edges, stats.counts, stats.confidence, accuracy, low, high)
-        return cls(*(tuple(a.tolist()) for a in arrays), stats.ece())
+        columns: list[Any] = [tuple(a.tolist()) for a in arrays]
+        return cls(*columns, ece=stats.ece())
 
     @property
     def n_rows(self) -> int:

@@ -159,14 +159,15 @@ def _summary(n: Numbers) -> list[tuple[str, str]]:
 
 def _explored(grid: Grid, before: Diagram, level: float) -> list[list[Diagram]]:
     """Return the diagram of each point of the grid."""
-    found = []
+    found: list[list[Diagram]] = []
     for i, row in enumerate(grid.counts):
         found.append([])
         for j, counts in enumerate(row):
             accuracy = np.array(grid.hits[i][j]) / np.maximum(counts, 1)
             low, high = wilson(accuracy, np.maximum(counts, 1), level)
-            arrays = (tuple(a.tolist()) for a in (accuracy, low, high))
-            found[-1].append(Diagram(before.edges, counts, grid.confidence[i][j], *arrays, grid.ece[i][j]))
+            shares: list[Any] = [tuple(a.tolist()) for a in (accuracy, low, high)]
+            mean, ece = grid.confidence[i][j], grid.ece[i][j]
+            found[-1].append(Diagram(before.edges, counts, mean, *shares, ece=ece))
     return found
 
 
@@ -205,7 +206,7 @@ def _comparison(reports: list[Numbers], names: list[str]) -> dict[str, str]:
     warning = (
         ""
         if same
-        else "These reports are not of the same labels, so differences between models may be those of the rows."
+        else "These reports are not of the same labels, so models may differ because their rows do."
     )
     return {"words": words, "warning": warning}
 

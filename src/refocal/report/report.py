@@ -54,14 +54,14 @@ class _Page:
 class Report(_Page):
     """Whether scores are probabilities, what is wrong with them, and what to do: a page with pictures.
 
-    The rows should be ones that the model was not trained on. Counts, metrics and the first diagram are of all
-    rows; methods are fitted and compared on a random sample of them, whose size the page says.
+    The rows should be ones that the model was not trained on. Counts, metrics and the first diagram are of
+    all rows; methods are fitted and compared on a random sample of them, whose size the page says.
 
     Args:
         scores: Probabilities, shape (n, K); (n,) for class 1 of two; (n, L) for independent labels. NumPy,
             PyTorch, JAX.
         labels: Integers within 0..K-1, shape (n,); for independent labels 0 and 1, shape (n, L).
-        objective: What the model was trained with; None for the focal loss with gamma 2, and the page says so.
+        objective: What the model was trained with; None for gamma 2, and the page says so.
         task: "multiclass", "binary" for scores (n,), or "multilabel"; None if the objective says it: a loss
             on a softmax is "multiclass", one on a sigmoid one of the others, by the shape.
         classes: The names of the classes (for "binary" both) or labels; None for "0", "1", ...
@@ -262,7 +262,8 @@ def _numbers(
         gathered.add(scores, labels)
     if gathered is None or gathered.n_rows == 0:
         raise ValueError("scores must have at least 1 row, got none")
-    assert objective is not None and task is not None
+    assert objective is not None  # of the first batch
+    assert task is not None
     names = _class_names(classes, gathered.n_classes, task)
     sampled = measure.Sampled.of(gathered)
     selection, refusal = measure.select(sampled, objective, level=level, n_bins=n_bins, seed=seed)

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import shlex
 from collections.abc import Sequence
+from typing import Any
 
 from refocal.calibration import Method, Selection
 from refocal.objectives import Focal, Objective, SigmoidFocal
@@ -44,8 +45,8 @@ def warnings_of(
         )
     if not objective_given:
         found.append(
-            "No objective was said, so the focal loss with gamma 2 is assumed. Say what the model was trained "
-            "with, since psi depends on it."
+            "No objective was said, so the focal loss with gamma 2 is assumed. Say what the model was "
+            "trained with, since psi depends on it."
         )
     if gathered.n_rows < FEW_ROWS:
         found.append(
@@ -107,7 +108,9 @@ def source_of(objective: Objective) -> str:
     kind = type(objective)
     room = "refocal." if kind.__module__.split(".")[0] == "refocal" else ""
     arguments = []
-    for field in dataclasses.fields(objective) if dataclasses.is_dataclass(objective) else ():
+    fields = dataclasses.fields(objective) if dataclasses.is_dataclass(objective) else ()
+    field: dataclasses.Field[Any]
+    for field in fields:
         value = getattr(objective, field.name)
         if value != field.default or field.name == "gamma":
             text = source_of(value) if isinstance(value, Objective) else repr(value)
