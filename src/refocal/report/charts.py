@@ -175,11 +175,11 @@ def eta_histogram(ident: str, eta: EtaConfidence) -> Markup:
     parts = []
     for i, (low, high) in enumerate(zip(eta.edges, eta.edges[1:], strict=False)):
         y = float(top + height)
-        for kind, counts, words in kinds:
+        for kind, counts, name in kinds:
             bar = height * counts[i] / most
             y -= bar
             if counts[i]:
-                text = tag("title", f"{low:.3f} to {high:.3f}: {counts[i]:,} rows, {words}.")
+                text = tag("title", f"{low:.3f} to {high:.3f}: {counts[i]:,} rows, {name}.")
                 shape = tag(
                     "rect",
                     text,
@@ -196,7 +196,7 @@ def eta_histogram(ident: str, eta: EtaConfidence) -> Markup:
     parts.append(
         tag("text", "largest score", x=left + width / 2, y=bottom + 34, class_="label", text_anchor="middle")
     )
-    for name, tau, anchor, shift in (
+    for letter, tau, anchor, shift in (
         ("τ_oc", eta.tau_oc, "end", -4),
         ("τ_uc", eta.tau_uc, "start", 4),
     ):
@@ -204,11 +204,11 @@ def eta_histogram(ident: str, eta: EtaConfidence) -> Markup:
             x = left + tau * width
             parts.append(tag("line", x1=x, x2=x, y1=top - 10, y2=bottom, class_="tau"))
             parts.append(
-                tag("text", f"{name} {tau:.3f}", x=x + shift, y=top - 12, class_="tick", text_anchor=anchor)
+                tag("text", f"{letter} {tau:.3f}", x=x + shift, y=top - 12, class_="tick", text_anchor=anchor)
             )
-    text = f"{eta.under:.1%} of rows are eta-underconfident, {eta.over:.1%} eta-overconfident."
+    words = f"{eta.under:.1%} of rows are eta-underconfident, {eta.over:.1%} eta-overconfident."
     size = (left + width + 20, bottom + 42)
-    return _svg(ident, "Largest scores and what they mean", text, *size, parts, "chart wide")
+    return _svg(ident, "Largest scores and what they mean", words, *size, parts, "chart wide")
 
 
 def small_reliability(ident: str, diagrams: Sequence[tuple[str, Diagram]], title: str) -> Markup:
@@ -218,7 +218,7 @@ def small_reliability(ident: str, diagrams: Sequence[tuple[str, Diagram]], title
         full = [i for i, count in enumerate(diagram.counts) if count]
         points = [(LEFT + diagram.confidence[i] * SIDE, _y(diagram.accuracy[i])) for i in full]
         steps = "L".join(f"{x:.2f} {y:.2f}" for x, y in points)
-        shapes = [tag("path", d=f"M{steps}", class_="join")]
+        shapes: list[Markup] = [tag("path", d=f"M{steps}", class_="join")]
         shapes += [tag("circle", cx=x, cy=y, r=3.5, class_="dot") for x, y in points]
         parts.append(tag("g", Markup("").join(shapes), class_=kind))
     parts += [_tick_x(LEFT + t * SIDE, TOP + SIDE + 17, f"{t:g}") for t in TICKS]

@@ -49,9 +49,15 @@ class Diagram:
         """Return the diagram of stats, with intervals of a level."""
         accuracy = stats.accuracy
         low, high = wilson(accuracy, np.maximum(stats.counts, 1), level)
-        arrays = (stats.edges, stats.counts, stats.confidence, accuracy, low, high)
-        columns: list[Any] = [tuple(a.tolist()) for a in arrays]
-        return cls(*columns, ece=stats.ece())
+        return cls(
+            edges=_tuple(stats.edges),
+            counts=_tuple(stats.counts),
+            confidence=_tuple(stats.confidence),
+            accuracy=_tuple(accuracy),
+            low=_tuple(low),
+            high=_tuple(high),
+            ece=stats.ece(),
+        )
 
     @property
     def n_rows(self) -> int:
@@ -242,6 +248,10 @@ class Numbers:
         fields["selection"] = None if self.selection is None else self.selection.to_dict()
         plain: dict[str, Any] = _plain(fields)
         return plain
+
+
+def _tuple(x: Any) -> tuple[Any, ...]:
+    return tuple(x.tolist())
 
 
 def _plain(x: Any) -> Any:

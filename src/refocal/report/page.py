@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import json
 import math
@@ -50,18 +51,11 @@ def comparison_page(reports: Mapping[str, Numbers]) -> str:
 
 
 def _render(views: list[dict[str, Any]], title: str, comparison: dict[str, str]) -> str:
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    environment.filters |= {
-        "num": _number,
-        "pct": _percent,
-        "count": "{:,}".format,
-        "temperature": _temperature,
-    }
     css, js = _file("page.css"), _file("page.js")
     digest = base64.b64encode(hashlib.sha256(js.encode()).digest()).decode()
     # Only this script may run, and nothing may be fetched, whatever the names in the data are.
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
-    page = environment.from_string(_file("page.html")).render(
+    page = _template().render(
         reports=views,
         title=title,
         comparison=comparison,
@@ -71,6 +65,18 @@ def _render(views: list[dict[str, Any]], title: str, comparison: dict[str, str])
         version=__version__,
     )
     return page.lstrip()
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    environment.filters |= {
+        "num": _number,
+        "pct": _percent,
+        "count": "{:,}".format,
+        "temperature": _temperature,
+    }
+    return environment.from_string(_file("page.html"))
 
 
 def _file(name: str) -> str:
@@ -165,9 +171,9 @@ def _explored(grid: Grid, before: Diagram, level: float) -> list[list[Diagram]]:
         for j, counts in enumerate(row):
             accuracy = np.array(grid.hits[i][j]) / np.maximum(counts, 1)
             low, high = wilson(accuracy, np.maximum(counts, 1), level)
-            shares: list[Any] = [tuple(a.tolist()) for a in (accuracy, low, high)]
+            share, below, above = (tuple(a.tolist()) for a in (accuracy, low, high))
             mean, ece = grid.confidence[i][j], grid.ece[i][j]
-            found[-1].append(Diagram(before.edges, counts, mean, *shares, ece=ece))
+            found[-1].append(Diagram(before.edges, counts, mean, share, below, above, ece))
     return found
 
 

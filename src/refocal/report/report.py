@@ -83,12 +83,12 @@ class Report(_Page):
 
     Example:
         >>> rng = np.random.default_rng(0)
-        >>> posterior = rng.dirichlet([0.5, 0.5, 0.5], size=2000)
-        >>> labels = (rng.random((2000, 1)) > posterior.cumsum(axis=1)).sum(axis=1)
+        >>> posterior = rng.dirichlet([0.5, 0.5, 0.5], size=3000)
+        >>> labels = (rng.random((3000, 1)) > posterior.cumsum(axis=1)).sum(axis=1)
         >>> logits = Focal(2.0).logits(posterior)  # of a model that minimises the focal loss
         >>> report = Report(logits, labels, objective=Focal(2.0), from_logits=True)
         >>> report
-        Report('model', 2000 rows: These scores are not yet probabilities: use psi.)
+        Report('model', 3000 rows: These scores are not yet probabilities: use psi.)
         >>> report.html()[:15]
         '<!doctype html>'
     """
