@@ -30,7 +30,6 @@ FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync --disable-dev-shm-usage --hide-scrollbars"
 )
-pytestmark = pytest.mark.xdist_group("browser")  # one Chromium for all of them
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +72,15 @@ def comparison(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    """The file of the report that the documentation shows."""
+    path = tmp_path_factory.mktemp("page") / "shown.html"
+    options = {"classes": ("bird", "cat", "dog", "horse", "ship"), "name": "validation.parquet"}
+    Report(*rows(4000), objective=Focal(2.0), from_logits=True, **options).write_html(path)
+    return path.as_uri()
+
+
+@pytest.fixture(scope="module")
 def thousand(tmp_path_factory):
     """The file of a report of a thousand classes."""
     z, y = rows(300, 1000)
@@ -101,7 +109,10 @@ def text_of(tab, selector):
 
 
 def column(tab, table, number):
-    script = "return [...document.querySelector(arguments[0]).tBodies[0].rows].map(r => r.cells[arguments[1]].innerText)"
+    script = (
+        "const rows = document.querySelector(arguments[0]).tBodies[0].rows;"
+        "return [...rows].map(row => row.cells[arguments[1]].innerText)"
+    )
     return tab.execute_script(script, table, number)
 
 
@@ -121,7 +132,8 @@ def test_opens_with_no_console_message_and_no_request(tab, which, request):
 def test_the_policy_stops_what_is_not_ours(tab, page):
     tab.get(page)
     tab.execute_script(
-        "const s = document.createElement('script'); s.textContent = 'window.evil = 1'; document.body.append(s)"
+        "const script = document.createElement('script'); script.textContent = 'window.evil = 1';"
+        "document.body.append(script)"
     )
     assert tab.execute_script("return window.evil") is None
     assert "Content Security Policy" in tab.get_log("browser")[0]["message"]
@@ -252,15 +264,9 @@ def test_axe_finds_no_serious_violation(tab, which, dark, request):
 @pytest.mark.parametrize(
     "name, width, dark", [("light", 1100, False), ("dark", 1100, True), ("mobile", 390, False)]
 )
-def test_screenshots_are_as_wide_as_the_window(tab, tmp_path, name, width, dark):
-    path = tmp_path / "report.html"
-    z, y = rows(4000)
-    classes = ("bird", "cat", "dog", "horse", "ship")
-    Report(
-        z, y, objective=Focal(2.0), from_logits=True, classes=classes, name="validation.parquet"
-    ).write_html(path)
+def test_screenshots_are_as_wide_as_the_window(tab, shown, name, width, dark):
     show(tab, width=width, dark=dark)
-    tab.get(path.as_uri())
+    tab.get(shown)
     wide, ink = tab.execute_script(
         "return [document.documentElement.scrollWidth, getComputedStyle(document.body).color]"
     )

@@ -1,4 +1,4 @@
-"""The page: valid, whole without a network, every text of the data escaped, the same bytes for the same rows."""
+"""The page: valid, whole without a network, every text escaped, the same bytes for the same rows."""
 
 import base64
 import functools

@@ -1,4 +1,4 @@
-"""A stream of batches: the same report as of the whole, whatever the batches, in memory that stays bounded."""
+"""A stream of batches: the report of the whole, whatever the batches, in memory that stays bounded."""
 
 import json
 import subprocess
