@@ -172,8 +172,8 @@ def grid_of(
     winner = None if selection is None else selection.method(selection.winner)
     gammas = _gammas(plain, winner)
     links: list[Objective | None] = [_with_gamma(plain, g) for g in gammas] or [plain]
-    fitted = winner.temperature if winner is not None and is_plain(winner) else 1.0
-    temperatures = np.unique([*TEMPERATURES, fitted])
+    fitted = None if winner is None else only_temperature(winner)
+    temperatures = np.unique([*TEMPERATURES, fitted or 1.0])
     points = len(links) * len(temperatures)
     some = sampled.some(max(FEWEST_GRID_ROWS, GRID_ENTRIES // (points * sampled.n_columns)), seed)
     found: list[list[tuple[Any, ...]]] = []
@@ -197,8 +197,8 @@ def grid_of(
         return at[0], int(np.searchsorted(temperatures, temperature))
 
     methods = [("raw", place(None, 1.0)), ("psi", place(plain, 1.0))]
-    if winner is not None and winner.name not in ("raw", "psi") and is_plain(winner):
-        methods.append((winner.name, place(winner.link, winner.temperature)))
+    if winner is not None and winner.name not in ("raw", "psi") and fitted is not None:
+        methods.append((winner.name, place(winner.link, fitted)))
     presets = tuple((name, position) for name, position in methods if position is not None)
     one = int(np.searchsorted(temperatures, 1.0))
     return Grid(
@@ -215,10 +215,10 @@ def grid_of(
     )
 
 
-def is_plain(method: Method) -> bool:
-    """Return whether a method is link(logits / T) with one T, and nothing more."""
+def only_temperature(method: Method) -> float | None:
+    """Return T of a method that is link(logits / T), one T for all and nothing more; otherwise None."""
     extras = (getattr(method, name, 0.0) for name in ("bias", "floor"))
-    return isinstance(method.temperature, float) and not any(extras)
+    return method.temperature if isinstance(method.temperature, float) and not any(extras) else None
 
 
 def plain_gamma(link: Objective) -> float | None:

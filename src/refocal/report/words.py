@@ -11,7 +11,7 @@ from typing import Any
 from refocal.calibration import Method, Selection
 from refocal.objectives import Focal, Objective, SigmoidFocal
 from refocal.report.gather import Gathered, Task
-from refocal.report.measure import is_plain
+from refocal.report.measure import only_temperature
 from refocal.report.numbers import ClassRow, Tone
 
 FEW_ROWS, FEW_CLASS_ROWS = 1000, 10
@@ -77,13 +77,14 @@ def python_code(method: Method, from_logits: bool, task: Task) -> str:
     if not from_logits:
         imports.insert(0, "import numpy as np")
         logits = "np.log(scores)" if task == "multiclass" else "(np.log(scores) - np.log1p(-scores))"
-    if not is_plain(method):
+    temperature = only_temperature(method)
+    if temperature is None:
         read = 'choice = refocal.Selection.from_dict(json.loads(open("choice.json").read()))'
         return "\n".join(["import json", *imports, "", read, f"probs = choice.apply({logits})"])
     # Gamma 0 gives the softmax, or the sigmoid.
     link = method.link or (Focal(0.0) if task == "multiclass" else SigmoidFocal(0.0, alpha=None))
-    if method.temperature != 1:
-        logits += f" / {method.temperature!r}"
+    if temperature != 1:
+        logits += f" / {temperature!r}"
     elif not from_logits:
         call = f"{source_of(link)}.posterior_from_probs(scores)"
         return "probs = scores" if method.link is None else f"import refocal\n\nprobs = {call}"
