@@ -379,5 +379,5 @@ def test_wrong_rows():
         Report(z, y, task="binary", from_logits=True)
     with pytest.raises(ValueError, match=r"^scores must have at least 1 row, got none$"):
         Report(z[:0], y[:0], from_logits=True)
-    with pytest.raises(TypeError, match=r"^labels must hold integers, got dtype float64$"):
+    with pytest.raises(TypeError, match=r"^labels must hold integers, got dtype float64"):
         Report(z, y.astype(float), from_logits=True)

@@ -68,8 +68,8 @@ def reliability(ident: str, diagram: Diagram, title: str, axes: tuple[str, str],
     parts.append(tag("line", x1=LEFT, x2=LEFT + SIDE, y1=bottom, y2=bottom, class_="axis"))
     parts += [_tick_x(LEFT + t * SIDE, bottom + 15, f"{t:g}") for t in TICKS]
     parts.append(tag("text", axes[0], x=LEFT + SIDE / 2, y=bottom + 33, class_="label", text_anchor="middle"))
-    parts.append(tag("text", "rows", x=LEFT - 8, y=bottom - BARS / 2 + 4, class_="tick", text_anchor="end"))
-    text = f"{diagram.n_rows:,} rows, expected calibration error {diagram.ece:.4f}. " + " ".join(
+    parts.append(tag("text", "cases", x=LEFT - 8, y=bottom - BARS / 2 + 4, class_="tick", text_anchor="end"))
+    text = f"{diagram.n_rows:,} cases, expected calibration error {diagram.ece:.4f}. " + " ".join(
         bin_words(diagram, i) for i, count in enumerate(diagram.counts) if count
     )
     drawn = _svg(ident, title, text, WIDTH, HEIGHT, parts)
@@ -80,9 +80,9 @@ def bin_words(diagram: Diagram, i: int) -> str:
     """Return a bin in words."""
     count, span = diagram.counts[i], f"{diagram.edges[i]:.2g} to {diagram.edges[i + 1]:.2g}"
     if not count:
-        return f"{span}: no rows."
+        return f"{span}: no cases."
     return (
-        f"{span}: {count:,} rows, mean score {diagram.confidence[i]:.3f}, observed {diagram.accuracy[i]:.3f} "
+        f"{span}: {count:,} cases, mean score {diagram.confidence[i]:.3f}, observed {diagram.accuracy[i]:.3f} "
         f"({diagram.low[i]:.3f} to {diagram.high[i]:.3f})."
     )
 
@@ -179,7 +179,7 @@ def eta_histogram(ident: str, eta: EtaConfidence) -> Markup:
             bar = height * counts[i] / most
             y -= bar
             if counts[i]:
-                text = tag("title", f"{low:.3f} to {high:.3f}: {counts[i]:,} rows, {name}.")
+                text = tag("title", f"{low:.3f} to {high:.3f}: {counts[i]:,} cases, {name}.")
                 shape = tag(
                     "rect",
                     text,
@@ -206,7 +206,7 @@ def eta_histogram(ident: str, eta: EtaConfidence) -> Markup:
             parts.append(
                 tag("text", f"{letter} {tau:.3f}", x=x + shift, y=top - 12, class_="tick", text_anchor=anchor)
             )
-    words = f"{eta.under:.1%} of rows are eta-underconfident, {eta.over:.1%} eta-overconfident."
+    words = f"{eta.under:.1%} of cases are eta-underconfident, {eta.over:.1%} eta-overconfident."
     size = (left + width + 20, bottom + 42)
     return _svg(ident, "Largest scores and what they mean", words, *size, parts, "chart wide")
 

@@ -87,7 +87,7 @@
         set(bin.querySelector(".dot"), { cx: at, cy: y(hit) });
         set(bin.querySelector(".bar"), { y: bottom - bar, height: bar });
         bin.querySelector("title").textContent =
-          `${counts[b].toLocaleString("en")} rows, mean score ${mean.toFixed(3)}, observed ${hit.toFixed(3)}`;
+          `${counts[b].toLocaleString("en")} cases, mean score ${mean.toFixed(3)}, observed ${hit.toFixed(3)}`;
       });
       find("ece").textContent = ece;
       find("nll").textContent = nll;

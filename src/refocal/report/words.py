@@ -15,6 +15,8 @@ from refocal.report.measure import only_temperature
 from refocal.report.numbers import ClassRow, Tone
 
 FEW_ROWS, FEW_CLASS_ROWS = 1000, 10
+ALWAYS_SAID = ("gamma", "alpha")
+"""Arguments of objectives that are shown even where they have their default: all depends on them."""
 NAMED = 5
 """So many classes are named in a warning, the others counted."""
 
@@ -113,7 +115,7 @@ def source_of(objective: Objective) -> str:
     field: dataclasses.Field[Any]
     for field in fields:
         value = getattr(objective, field.name)
-        if value != field.default or field.name == "gamma":
+        if value != field.default or field.name in ALWAYS_SAID:
             text = source_of(value) if isinstance(value, Objective) else repr(value)
             arguments.append(f"{field.name}={text}")
     return f"{room}{kind.__name__}({', '.join(arguments)})"
