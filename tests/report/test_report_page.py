@@ -106,7 +106,7 @@ def test_every_number_of_the_method_table_is_there():
     for method in calibrated().numbers.selection.methods:
         for metric in ("nll", "brier", "ece", "classwise_ece", "error_rate"):
             x = getattr(method, metric)
-            assert f"{x.value:.4f}{x.low:.4f}–{x.high:.4f}" in text
+            assert f"{x.value:.4f}{x.low:.4f} to {x.high:.4f}" in text
 
 
 def test_verdict_warnings_and_code_are_there():

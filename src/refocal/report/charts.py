@@ -82,8 +82,8 @@ def bin_words(diagram: Diagram, i: int) -> str:
     if not count:
         return f"{span}: no cases."
     return (
-        f"{span}: {count:,} cases, mean score {diagram.confidence[i]:.3f}, observed {diagram.accuracy[i]:.3f} "
-        f"({diagram.low[i]:.3f} to {diagram.high[i]:.3f})."
+        f"{span}: {count:,} cases, mean score {diagram.confidence[i]:.3f}, observed "
+        f"{diagram.accuracy[i]:.3f} ({diagram.low[i]:.3f} to {diagram.high[i]:.3f})."
     )
 
 
@@ -165,7 +165,7 @@ def _path(curve: Curve, kind: str) -> Markup:
 
 def eta_histogram(ident: str, eta: EtaConfidence) -> Markup:
     """Return the histogram of the largest score, with the thresholds of Theorem 8."""
-    left, width, height, top = 24, 600, 120, 26
+    left, width, height, top = 12, 400, 110, 26
     kinds = [
         ("under", eta.counts_under, "eta-underconfident"),
         ("equal", eta.counts_equal, "neither"),
@@ -207,7 +207,7 @@ def eta_histogram(ident: str, eta: EtaConfidence) -> Markup:
                 tag("text", f"{letter} {tau:.3f}", x=x + shift, y=top - 12, class_="tick", text_anchor=anchor)
             )
     words = f"{eta.under:.1%} of cases are eta-underconfident, {eta.over:.1%} eta-overconfident."
-    size = (left + width + 20, bottom + 42)
+    size = (left + width + 12, bottom + 42)
     return _svg(ident, "Largest scores and what they mean", words, *size, parts, "chart wide")
 
 

@@ -2,7 +2,7 @@
 "use strict";
 (() => {
   const number = (cell) => {
-    const value = parseFloat(cell.textContent.replace(/[,%]/g, ""));
+    const value = parseFloat(cell.textContent.replace(/[,%]/g, "").replace("−", "-"));
     return Number.isNaN(value) ? -Infinity : value;
   };
 

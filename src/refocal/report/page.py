@@ -226,13 +226,16 @@ def _data_url(text: str) -> str:
 
 
 def _number(value: float | None) -> str:
-    """Return a number with four digits after the point."""
+    """Return a number with four digits after the point, and a minus sign that is as wide as a digit."""
     if value is None or math.isnan(value):
         return "–"
-    return f"{value:.4f}" if math.isfinite(value) else "∞"
+    if math.isinf(value):
+        return "∞"
+    return f"{round(value, 4) + 0.0:.4f}".replace("-", "−")  # + 0.0: no -0.0000
 
 
 def _percent(value: float | None) -> str:
+    """Return a share in percent with one digit after the point."""
     return "–" if value is None else f"{100 * value:.1f} %"
 
 
