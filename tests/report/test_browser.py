@@ -1,0 +1,304 @@
+"""The report in a real browser: Debian's Chromium, without a network.
+
+Where there is none, the tests are skipped: ``apt-get install chromium chromium-driver`` brings both, and
+``npm install --prefix .venv/npm axe-core`` the accessibility rules. With REFOCAL_SCREENSHOTS=docs/images the
+screenshots of the documentation are written.
+"""
+
+import base64
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made import NAMES, calibrated, report, rows
+
+import refocal
+from refocal import Focal
+from refocal.report import Report
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+from selenium.webdriver.chrome.service import Service  # noqa: E402
+from selenium.webdriver.common.by import By  # noqa: E402
+from selenium.webdriver.common.keys import Keys  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+AXE = Path(os.environ.get("AXE_CORE", ROOT / ".venv/npm/node_modules/axe-core/axe.min.js"))
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --disable-dev-shm-usage --hide-scrollbars"
+)
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory):
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    driver = shutil.which("chromedriver")
+    if not browser or not driver:
+        pytest.skip("no Chromium with chromedriver: apt-get install chromium chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = browser
+    for flag in (*FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    browser = webdriver.Chrome(options=options, service=Service(driver))
+    yield browser
+    browser.quit()
+
+
+@pytest.fixture
+def tab(chromium):
+    """The browser at its usual size, in light colours, with JavaScript."""
+    show(chromium)
+    chromium.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+    return chromium
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """The file of a report with a hostile class name."""
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    report().write_html(path)
+    return path.as_uri()
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "comparison.html"
+    Report.compare({"epoch <10>": report(), "epoch 20": calibrated()}).write_html(path)
+    return path.as_uri()
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    """The file of the report that the documentation shows."""
+    path = tmp_path_factory.mktemp("page") / "shown.html"
+    options = {"classes": ("bird", "cat", "dog", "horse", "ship"), "name": "validation.parquet"}
+    Report(*rows(4000), objective=Focal(2.0), from_logits=True, **options).write_html(path)
+    return path.as_uri()
+
+
+@pytest.fixture(scope="module")
+def thousand(tmp_path_factory):
+    """The file of a report of a thousand classes."""
+    z, y = rows(300, 1000)
+    path = tmp_path_factory.mktemp("page") / "thousand.html"
+    names = [f"class {i}" for i in range(1000)]
+    Report(z, y, objective=Focal(2.0), from_logits=True, classes=names, sample=20).write_html(path)
+    return path.as_uri()
+
+
+def show(tab, *, width=1100, height=900, dark=False, media=""):
+    feature = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    tab.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": [feature]})
+    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+    tab.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+
+def requests_of(tab):
+    """Return the addresses that the browser asked for since the last look."""
+    messages = [json.loads(entry["message"])["message"] for entry in tab.get_log("performance")]
+    sent = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    return [url for url in sent if not url.startswith("data:")]
+
+
+def text_of(tab, selector):
+    return tab.find_element(By.CSS_SELECTOR, selector).text
+
+
+def column(tab, table, number):
+    script = (
+        "const rows = document.querySelector(arguments[0]).tBodies[0].rows;"
+        "return [...rows].map(row => row.cells[arguments[1]].innerText)"
+    )
+    return tab.execute_script(script, table, number)
+
+
+def click_head(tab, table, number):
+    tab.find_elements(By.CSS_SELECTOR, f"{table} thead button")[number].click()
+
+
+@pytest.mark.parametrize("which", ["page", "comparison", "thousand"])
+def test_opens_with_no_console_message_and_no_request(tab, which, request):
+    address = request.getfixturevalue(which)
+    tab.get_log("browser"), tab.get_log("performance")
+    tab.get(address)
+    assert tab.get_log("browser") == []
+    assert requests_of(tab) == [address]
+
+
+def test_the_policy_stops_what_is_not_ours(tab, page):
+    tab.get(page)
+    tab.execute_script(
+        "const script = document.createElement('script'); script.textContent = 'window.evil = 1';"
+        "document.body.append(script)"
+    )
+    assert tab.execute_script("return window.evil") is None
+    assert "Content Security Policy" in tab.get_log("browser")[0]["message"]
+
+
+def test_sliders_redraw_the_diagram_and_the_number_is_pythons(tab, page):
+    z, y = rows()
+    grid = report().numbers.grid
+    tab.get(page)
+    sliders = {name: tab.find_element(By.ID, name) for name in ("gamma", "temperature")}
+    seen = []
+    for keys in ({}, {"gamma": Keys.ARROW_RIGHT}, {"temperature": Keys.HOME}, {"gamma": Keys.END}):
+        for name, key in keys.items():
+            sliders[name].send_keys(key)
+        gamma = grid.gammas[int(sliders["gamma"].get_property("value"))]
+        temperature = grid.temperatures[int(sliders["temperature"].get_property("value"))]
+        probs = refocal.psi(np.exp(refocal.log_psi(z / temperature, 0.0)), gamma)
+        assert text_of(tab, '[data-is="ece"]') == f"{refocal.ece(probs, y):.4f}"
+        assert text_of(tab, '[data-is="nll"]') == f"{refocal.nll(probs, y):.4f}"
+        assert sliders["gamma"].get_attribute("aria-valuetext") == f"{gamma:.3g}"
+        stats = refocal.CalibrationStats().update(probs, y)
+        drawn = tab.execute_script(
+            "return [...document.querySelectorAll('#explored .bin')].map(b => [b.classList.contains('empty'),"
+            " +b.querySelector('.dot').getAttribute('cx'), +b.querySelector('.dot').getAttribute('cy'),"
+            " +b.querySelector('.bar').getAttribute('height')])"
+        )
+        for j, (empty, x, height, bar) in enumerate(drawn):
+            assert empty == (stats.counts[j] == 0)
+            if not empty:
+                assert x == pytest.approx(48 + 260 * stats.confidence[j], abs=0.02)
+                assert height == pytest.approx(10 + 260 * (1 - stats.accuracy[j]), abs=0.02)
+                assert bar == pytest.approx(54 * stats.counts[j] / stats.counts.max(), abs=0.02)
+        seen.append((gamma, temperature, str(drawn)))
+    assert len(set(seen)) == 4
+
+
+def test_presets_are_methods(tab, page):
+    tab.get(page)
+    raw = tab.find_element(By.CSS_SELECTOR, ".presets button")
+    raw.click()
+    assert (raw.text, raw.get_attribute("aria-pressed")) == ("raw", "true")
+    assert text_of(tab, '[data-is="ece"]') == f"{report().numbers.metrics['ece']:.4f}"
+    assert text_of(tab, '[data-is="nll"]') == f"{report().numbers.metrics['nll']:.4f}"
+
+
+def test_tables_sort_up_and_down(tab, page):
+    tab.get(page)
+    rows_of = [f"{c.rows:,}" for c in sorted(report().numbers.classes, key=lambda c: -c.rows)]
+    click_head(tab, "#class-table", 1)
+    assert column(tab, "#class-table", 1) == rows_of
+    click_head(tab, "#class-table", 1)
+    assert column(tab, "#class-table", 1) == rows_of[::-1]
+    head = tab.find_elements(By.CSS_SELECTOR, "#class-table thead th")[1]
+    assert head.get_attribute("aria-sort") == "ascending"
+    click_head(tab, "#class-table", 0)
+    assert sorted(column(tab, "#class-table", 0)) == sorted(NAMES)
+    tab.find_elements(By.CSS_SELECTOR, ".methods thead button")[1].send_keys(Keys.ENTER)  # by keyboard too
+    nll = [float(text.split()[0]) for text in column(tab, ".methods table", 1)]
+    assert nll == sorted(nll, reverse=True)
+
+
+def test_a_thousand_classes_are_searched_and_sorted_at_once(tab, thousand):
+    tab.get(thousand)
+    box = tab.find_element(By.ID, "search")
+    box.send_keys("ss 99")
+    script = "return [...document.querySelectorAll('#class-table tbody tr:not([hidden])')].length"
+    assert tab.execute_script(script) == 11  # 99, 990, ..., 999
+    assert text_of(tab, ".search output") == "11 of 1,000 shown"
+    box.send_keys(Keys.BACK_SPACE * 5)
+    assert tab.execute_script(script) == 1000
+    spent = tab.execute_script(
+        "const b = document.querySelectorAll('#class-table thead button')[4]; const t = performance.now();"
+        "b.click(); document.body.offsetHeight; return performance.now() - t"
+    )
+    assert spent < 2000
+    share = [float(x) for x in column(tab, "#class-table", 4)]
+    assert share == sorted(share, reverse=True)
+
+
+def test_without_javascript_the_content_is_there(tab, page):
+    tab.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    tab.get(page)
+    tree = tab.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+    words = " ".join(str(n["name"]["value"]) for n in tree if not n.get("ignored") and "name" in n)
+    numbers = report().numbers
+    for text in (numbers.headline, numbers.sentence, numbers.command, NAMES[0], "Scores as they are"):
+        assert text in words
+    for method in numbers.selection.methods:
+        assert f"{method.nll.value:.4f}" in words
+    for row in numbers.classes:
+        assert f"{row.mean:.4f}" in words
+    roles = [n["role"]["value"] for n in tree if not n.get("ignored")]
+    assert "slider" not in roles  # what would not work is not shown
+    assert "searchbox" not in roles
+
+
+def test_hostile_names_are_text(tab, page):
+    tab.get(page)
+    assert column(tab, "#class-table", 0) == list(NAMES)
+    assert tab.find_element(By.TAG_NAME, "h1").text == "a <b>model</b>"
+    assert tab.execute_script("return document.querySelectorAll('b').length") == 0
+
+
+def test_comparison_opens_each_model(tab, comparison):
+    tab.get(comparison)
+    tab.find_element(By.CSS_SELECTOR, "#m2- > summary").click()
+    tab.find_element(By.ID, "m2-gamma").send_keys(Keys.HOME)
+    assert text_of(tab, '#m2-explore [data-is="gamma-shown"]') == "0"
+    assert text_of(tab, "table tbody th a") == "epoch <10>"
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("which", ["page", "comparison"])
+def test_axe_finds_no_serious_violation(tab, which, dark, request):
+    if not AXE.exists():
+        pytest.skip("axe-core is missing: npm install --prefix .venv/npm axe-core")
+    address = request.getfixturevalue(which)
+    show(tab, dark=dark)
+    tab.get(address)
+    tab.execute_script("for (const d of document.querySelectorAll('details')) d.open = true")
+    tab.execute_script(AXE.read_text(encoding="utf-8"))
+    found = tab.execute_async_script("axe.run().then(arguments[0])")
+    assert len(found["passes"]) > 20
+    serious = [v for v in found["violations"] if v["impact"] in ("serious", "critical")]
+    assert [(v["id"], [n["html"] for n in v["nodes"]][:3]) for v in serious] == []
+
+
+@pytest.mark.parametrize(
+    "name, width, dark", [("light", 1100, False), ("dark", 1100, True), ("mobile", 390, False)]
+)
+def test_screenshots_are_as_wide_as_the_window(tab, shown, name, width, dark):
+    show(tab, width=width, dark=dark)
+    tab.get(shown)
+    wide, ink = tab.execute_script(
+        "return [document.documentElement.scrollWidth, getComputedStyle(document.body).color]"
+    )
+    assert wide == width  # nothing has to be scrolled sideways, but tables in their own frames
+    assert (sum(map(int, ink[4:-1].split(","))) > 380) == dark
+    height = 1500 if name == "mobile" else 2050
+    show(tab, width=width, height=height, dark=dark)
+    picture = base64.b64decode(tab.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})["data"])
+    assert len(picture) > 30_000
+    if "REFOCAL_SCREENSHOTS" in os.environ:
+        (ROOT / os.environ["REFOCAL_SCREENSHOTS"] / f"report-{name}.png").write_bytes(picture)
+
+
+def test_prints_whole_tables_and_no_controls(tab, page):
+    tab.get(page)
+    show(tab, media="print")
+    assert not tab.find_element(By.ID, "gamma").is_displayed()
+    assert not tab.find_element(By.CSS_SELECTOR, "nav").is_displayed()
+    overflow = tab.execute_script("return getComputedStyle(document.querySelector('.tall')).maxHeight")
+    assert overflow == "none"
+    printed = base64.b64decode(tab.execute_cdp_cmd("Page.printToPDF", {})["data"])
+    assert printed.startswith(b"%PDF")
+
+
+def test_a_frame_of_a_notebook_works_and_changes_nothing_outside(tab, tmp_path):
+    path = tmp_path / "notebook.html"
+    path.write_text(f"<!doctype html><title>n</title><p>cell</p>{report()._repr_html_()}", encoding="utf-8")
+    tab.get(path.as_uri())
+    outside = "return getComputedStyle(document.querySelector('p')).maxWidth"
+    assert tab.execute_script(outside) == "none"
+    tab.switch_to.frame(0)
+    assert text_of(tab, ".headline") == report().numbers.headline
+    tab.find_element(By.ID, "gamma").send_keys(Keys.HOME)
+    assert text_of(tab, '[data-is="gamma-shown"]') == "0"
+    tab.switch_to.default_content()
