@@ -21,8 +21,8 @@ from refocal.kernels.entries import (
 )
 from refocal.kernels.machine import BAD, INT, REAL, RESULTS, doubles, floats, kernel, next_part, stack
 
-LOW, HIGH = F(-SLACK), F(1 + SLACK)
-"""Between these a target counts as one."""
+LOW, HIGH, NAN = F(-SLACK), F(1 + SLACK), F(np.nan)
+"""Between the first two a target counts as one."""
 
 
 @entry
@@ -50,6 +50,11 @@ def _any_power(x, neg_log_x, odd, two, rest):
 
 
 @entry
+def _is_good(y):
+    return (y >= LOW) & (y <= HIGH)
+
+
+@entry
 def _of_all(weight, i):
     return weight
 
@@ -73,7 +78,8 @@ def _loops(power, at):
             # A logit may be infinite: nothing of the target that it excludes may be left.
             one = one if v != ZERO else ZERO
             zero = zero if v != ONE else ZERO
-            loss[i] = one + zero if y[i] != ignore else ZERO
+            both = one + zero if _is_good(y[i]) else NAN  # which is looked for in the sum
+            loss[i] = both if y[i] != ignore else ZERO
 
     @exactly
     def slopes(z, y, odd, two, rest, of_one, of_zero, ignore, share, even, scale, result):
@@ -159,38 +165,34 @@ def sigmoid(record):
                     _losses(x, v, odd, two, rest, one, zero, ignore, share, even, out)
                 else:
                     _whole_losses(x, v, odd, two, rest, one, zero, ignore, share, even, out)
-                kept, good = _counts(v, ignore)
-                if good < kept:
-                    bad = i + 1 + _first_bad(v, ignore)
-                    break
-                total += np.float64(sum_of_some(out))
-                number += np.float64(kept)
+                some = np.float64(sum_of_some(out))
+                if some != some:
+                    k = _first_bad(v, ignore)
+                    if k < v.size:
+                        bad = i + 1 + k
+                        break
+                total += some
+                number += v.size - (_number_of(v, ignore) if ignore == ignore else ZERO)
         sums[part, 0], sums[part, 1], sums[part, BAD] = total, number, bad
         part, first, last = next_part(record, a.parts, a.count)
 
 
-@entry
-def _is_good(y):
-    return (y >= LOW) & (y <= HIGH)
-
-
 @in_any_order
-def _counts(y, ignore):
-    """Return how many of at most `SOME` targets are not ignored, and how many of these are good."""
-    kept, good = ZERO, ZERO
+def _number_of(y, ignore):
+    """Return how many of at most `SOME` targets are to be ignored."""
+    number = ZERO
     for j in range(y.size):
-        counts = y[j] != ignore
-        kept += ONE if counts else ZERO
-        good += ONE if counts & _is_good(y[j]) else ZERO
-    return kept, good
+        number += ONE if y[j] == ignore else ZERO
+    return number
 
 
 @exactly
 def _first_bad(y, ignore):
+    """Return where the first target is that is neither good nor ignored; the size if there is none."""
     for j in range(y.size):
         if y[j] != ignore and not _is_good(y[j]):
             return j
-    return 0
+    return y.size
 
 
 @exactly
