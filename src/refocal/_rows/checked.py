@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable
 from typing import Any, TypedDict, get_args
 
 import numpy as np
@@ -22,7 +22,7 @@ class RowOptions(TypedDict, total=False):
     task: Task | None
     axis: int
     ignore_index: Hashable
-    classes: Sequence[Hashable] | None
+    classes: Iterable[Hashable] | None
 
 
 def checked_scores(
@@ -62,7 +62,7 @@ def checked_rows(
     task: Task | None = None,
     axis: int = -1,
     ignore_index: Hashable = None,
-    classes: Sequence[Hashable] | None = None,
+    classes: Iterable[Hashable] | None = None,
 ) -> Rows:
     """Return `Rows` of probabilities or logits, with a label for each entry; booleans are 0 and 1."""
     scores = checked_scores(probs, from_logits=from_logits, task=task, axis=axis)
@@ -76,7 +76,7 @@ def logit_rows(
     *,
     task: Task | None = None,
     ignore_index: Hashable = None,
-    classes: Sequence[Hashable] | None = None,
+    classes: Iterable[Hashable] | None = None,
 ) -> Rows:
     """Return `Rows` of logits; every value is checked.
 
@@ -91,7 +91,7 @@ def logit_rows(
 
 
 def _with_labels(
-    scores: Scores, labels: Any, axis: int, ignore: Hashable, classes: Sequence[Hashable] | None
+    scores: Scores, labels: Any, axis: int, ignore: Hashable, classes: Iterable[Hashable] | None
 ) -> Rows:
     """Return `Rows` of the labels that count, in the order of the entries."""
     if classes is not None and scores.task == "multilabel":

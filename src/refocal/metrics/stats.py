@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -109,7 +109,7 @@ class CalibrationStats:
         *,
         axis: int = -1,
         ignore_index: Hashable = None,
-        classes: Sequence[Hashable] | None = None,
+        classes: Iterable[Hashable] | None = None,
     ) -> CalibrationStats:
         """Add a batch of rows.
 
