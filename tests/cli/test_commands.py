@@ -117,6 +117,9 @@ def test_metrics(label, rows, capsys):
     origin = "from the names of the score columns" if label == "species" else "0, 1, ..."
     assert text.startswith(f"3,000 rows; 3 classes: ant, bee, cat ({origin})\n")
     assert f"{found['metrics']['posterior']['ece']:.6f}" in text
+    out = printed(["metrics", path, *SCORES, "--label", label, "--classwise", "--json"], capsys)
+    expected = refocal.classwise_ece(refocal.Focal(0.0).posterior(logits), labels)
+    assert json.loads(out)["metrics"]["raw"]["classwise_ece"] == pytest.approx(expected, rel=1e-9)
 
 
 def test_metrics_of_a_csv_file_are_those_of_parquet(rows, tmp_path, capsys):

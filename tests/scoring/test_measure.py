@@ -48,6 +48,7 @@ def test_parts_add_up_and_survive_json():
 def test_a_label_of_probability_0():
     measures = Measures(2).update(np.array([[1.0, 1.0], [0.0, 0.0]]), np.array([0, 1]))
     assert measures.values()["nll"] == np.inf
+    assert "classwise_ece" not in Measures().update(np.array([[1.0], [0.0]]), np.array([0])).values()
     assert Measures.from_dict(measures.to_dict()).values()["nll"] == np.inf
 
 

@@ -39,6 +39,9 @@ def add_to(commands: Any) -> None:
     add_labels(parser)
     add_objective(parser, choice=True)
     parser.add_argument("--bins", type=int, default=10, help="of the calibration errors (default: 10)")
+    parser.add_argument(
+        "--classwise", action="store_true", help="the classwise ECE too, which takes several times as long"
+    )
     parser.set_defaults(run=_run)
 
 
@@ -81,7 +84,8 @@ def _run(args: argparse.Namespace) -> None:
         ways = {"raw": Recovery(None, kind, on_sigmoid)}
         if link is not None:
             ways["posterior"] = Recovery(link, kind, on_sigmoid)
-        measured = {name: Measures(rows.n_classes, args.bins) for name in ways}
+        classes = rows.n_classes if args.classwise else None
+        measured = {name: Measures(classes, args.bins) for name in ways}
         for block, labels, start in rows.blocks(tell):
             for name, way in ways.items():
                 measured[name].update(way.probs(block, start), labels)
@@ -102,5 +106,6 @@ def _run(args: argparse.Namespace) -> None:
         return
     print(f"{measured['raw'].n:,} rows; {classes_text(rows)}\n")
     lines = [["", *values]]
-    lines += [[text, *(f"{v[name]:.6f}" for v in values.values())] for name, text in NAMES.items()]
+    for name in values["raw"]:
+        lines.append([NAMES[name], *(f"{v[name]:.6f}" for v in values.values())])
     print(table(lines))

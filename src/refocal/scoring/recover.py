@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from refocal.calibration import Selection
-from refocal.objectives import Focal, Objective
+from refocal.objectives import Objective
 from refocal.scoring.columns import Floats
 from refocal.scoring.paths import InputError
 
@@ -59,7 +59,7 @@ class Recovery:
         elif self.link is not None:
             result = self.link.posterior(block, axis=0)
         else:
-            result = sigmoid(block) if self.sigmoid else Focal(0.0).posterior(block, axis=0)
+            result = sigmoid(block) if self.sigmoid else softmax(block)
         if not np.isfinite(result.sum()) or (block.size and block.max() == np.inf):
             _refuse(block, result, start)
         return np.asarray(result)
@@ -70,6 +70,15 @@ class Recovery:
             return block
         with np.errstate(divide="ignore"):
             return np.log(block) - np.log1p(-block) if self.sigmoid else np.log(block)
+
+
+def softmax(z: Floats) -> Floats:
+    """Return exp(z) / sum exp(z) over the classes, which come first; NaN for a row without a finite logit."""
+    with np.errstate(invalid="ignore"):
+        e = z - z.max(axis=0)
+    np.exp(e, out=e)
+    e /= e.sum(axis=0)
+    return np.asarray(e)
 
 
 def sigmoid(z: Floats) -> Floats:
