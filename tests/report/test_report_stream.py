@@ -57,6 +57,21 @@ def test_a_large_enough_sample_is_all_rows():
     np.testing.assert_array_equal(labels, y)
 
 
+def test_the_memory_of_a_batch_may_be_used_again():
+    z, y = rows(300, 3)
+    buffer = np.empty((100, 3)), np.empty(100, np.int64)
+
+    def reused():
+        for start in range(0, 300, 100):
+            buffer[0][:], buffer[1][:] = z[start : start + 100], y[start : start + 100]
+            yield buffer
+
+    streamed = Report.from_stream(reused(), objective=Focal(2.0), from_logits=True)
+    assert close(
+        json.loads(streamed.json()), json.loads(Report(z, y, objective=Focal(2.0), from_logits=True).json())
+    )
+
+
 def test_every_row_is_as_likely_in_the_sample():
     n, size, trials = 60, 20, 3000
     counts = np.zeros(n)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -10,7 +11,6 @@ from refocal._arrays import as_array
 from refocal._rows import Booleans, Floats, Integers, Rows, checked_rows, slices
 from refocal.metrics import CalibrationStats
 from refocal.metrics.binning import make_bins
-from refocal.metrics.measures import brier_rows, nll_rows
 
 Task: TypeAlias = Literal["binary", "multiclass", "multilabel"]
 
@@ -42,11 +42,10 @@ class Sample:
     def add(self, scores: Floats, labels: Integers) -> None:
         """Take the next rows of the stream."""
         keys = self._rng.random(len(labels))
-        if self._largest < np.inf:
-            some = keys < self._largest
-            keys, scores, labels = keys[some], scores[some], labels[some]
-        self._parts.append((keys, scores, labels))
-        self._held += len(keys)
+        # A copy in any case: whoever reads a file may use the memory of a batch again.
+        some = np.flatnonzero(keys < self._largest)
+        self._parts.append((keys[some], scores[some], labels[some]))
+        self._held += len(some)
         if self._held >= 2 * self.size:
             self._shrink()
 
@@ -142,13 +141,22 @@ class Gathered:
         if self.n_rows == 0:
             self._begin(shape[1:])
         own = rows.labels.reshape(shape[: 1 if self.task == "multiclass" else None])
-        probs = np.empty(rows.values.shape)
-        for part, block in rows.blocks():
-            probs[part] = block if self.task == "multiclass" else block[:, 1]
-            self.stats.update(probs[part] if probs.ndim == 1 else block, rows.labels[part])
-        self._count(probs.reshape(shape), own)
-        self.nll += float(nll_rows(rows).sum())
-        self.brier += float(brier_rows(rows).sum())
+        entries = np.empty(0 if self.task == "multiclass" else rows.n_rows)
+        for part, block, log_label in _blocks(rows):
+            y = rows.labels[part]
+            self.nll -= float(log_label.sum())
+            # The sum of (q - e_y)^2 over the classes is that of q^2, less 2 q_y, plus 1.
+            hit = block[np.arange(len(y)), y]
+            self.brier += float(np.einsum("ij,ij->", block, block) + (1 - 2 * hit).sum())
+            if self.task == "multiclass":
+                self.stats.update(block, y)
+                self._count(block, y)
+            else:
+                entries[part] = block[:, 1]
+                self.stats.update(entries[part], y)
+        if self.task != "multiclass":
+            for part in slices(shape[0], self.n_classes):
+                self._count(entries.reshape(shape)[part], own[part])
         self.all_on_simplex = self.all_on_simplex and _on_simplex(rows)
         self.n_rows += shape[0]
         self.sample.add(rows.values.reshape(shape), own)
@@ -176,16 +184,27 @@ class Gathered:
         self.found, self.predicted = np.zeros(k, np.int64), np.zeros(k, np.int64)
 
     def _count(self, probs: Floats, labels: Integers) -> None:
-        """Count predictions, and rows in the bins of each class, in blocks that stay small."""
-        for part in slices(len(probs), self.n_classes):
-            block, hits = columns(probs[part]), hits_of(labels[part], self.n_classes, self.task)
-            if self.task == "multiclass":
-                predicted = hits_of(block.argmax(axis=1), self.n_classes, self.task)
-            else:
-                predicted = block > 0.5
-            self.predicted += predicted.sum(axis=0)
-            self.found += (predicted & hits).sum(axis=0)
-            self.by_class += class_bins(block, hits, self.n_bins)
+        """Count predictions, and rows in the bins of each class."""
+        block, hits = columns(probs), hits_of(labels, self.n_classes, self.task)
+        if self.task == "multiclass":
+            predicted = hits_of(block.argmax(axis=1), self.n_classes, self.task)
+        else:
+            predicted = block > 0.5
+        self.predicted += predicted.sum(axis=0)
+        self.found += (predicted & hits).sum(axis=0)
+        self.by_class += class_bins(block, hits, self.n_bins)
+
+
+def _blocks(rows: Rows) -> Iterator[tuple[slice, Floats, Floats]]:
+    """Yield where rows are, their probabilities in float64, and the log-probability of their labels."""
+    if rows.kind == "probs":
+        for part, block in rows.blocks():
+            block = block.astype(np.float64, copy=False)
+            with np.errstate(divide="ignore"):  # log 0 is -inf
+                yield part, block, np.log(block[np.arange(len(block)), rows.labels[part]])
+        return
+    for part, log in rows.log_blocks():
+        yield part, np.exp(log), log[np.arange(len(log)), rows.labels[part]]
 
 
 def columns(probs: Floats) -> Floats:
