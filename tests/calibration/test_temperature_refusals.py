@@ -136,7 +136,7 @@ def test_data_without_a_temperature_is_refused(scaling, dtype):
     "logits, labels, error, message",
     [
         ([[1, 2]], [0], TypeError, "logits must hold floating point numbers, got dtype int64"),
-        ([1.0, 2.0], 0, ValueError, r"labels must have the shape \(2,\) of logits for a binary task"),
+        ([1.0, 2.0], 0, ValueError, r"labels must have the shape \(2,\) of the rows of logits"),
         ([[1.0], [2.0]], [0, 0], ValueError, r"logits must have at least 2 classes along axis 1"),
         ([[1.0, 2.0]], [0.0], TypeError, "labels must hold integers, got dtype float64"),
         (

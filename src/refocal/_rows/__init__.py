@@ -22,3 +22,7 @@ from refocal._rows.scores import (
     confidence_of as confidence_of,
     slices as slices,
 )
+from refocal._rows.tables import (
+    label_array as label_array,
+    score_array as score_array,
+)

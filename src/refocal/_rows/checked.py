@@ -8,7 +8,7 @@ from typing import Any, TypedDict, get_args
 import numpy as np
 import numpy.typing as npt
 
-from refocal._checks import check_axis
+from refocal._checks import check_axis, warn_if_probs
 from refocal._rows.scores import Booleans, Kind, Rows, Scores, Target, Task
 from refocal._rows.tables import label_array, numbers_of, score_array
 
@@ -50,6 +50,8 @@ def checked_scores(
     if has_columns and values.shape[-1] < (1 if task == "multilabel" else 2):
         least = "1 label" if task == "multilabel" else f"2 classes along axis {axis}, or shape (n,)"
         raise ValueError(f"{name} must have at least {least}, got shape {given}")
+    if from_logits and has_columns and task != "multilabel":
+        warn_if_probs(name, values)
     kind: Kind = "logits" if from_logits else "probs"
     return Scores(name, values, kind, HALF_SUM_TOLERANCE if half else SUM_TOLERANCE, task=task)
 

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from refocal._arrays import as_array, is_torch, namespace
-from refocal._checks import check_axis, check_floats
-from refocal._rows import SUM_TOLERANCE, Booleans, Floats, Integers, Rows, logit_rows
+from refocal._rows import (
+    SUM_TOLERANCE,
+    Booleans,
+    Floats,
+    Integers,
+    RowOptions,
+    Rows,
+    Task,
+    checked_rows,
+    label_array,
+    logit_rows,
+    score_array,
+)
 from refocal.calibration._links import Way, log_both, log_probs_of
 from refocal.objectives import Objective
 from refocal.objectives.base import ScoreKind
-
-Task: TypeAlias = Literal["binary", "multiclass", "multilabel"]
 
 
 def check_task(task: object, objective: Objective | None = None) -> None:
@@ -94,6 +103,14 @@ class Problem:
         """Return the binary task of one label, or of one class against the rest."""
         return _entries("binary", np.ascontiguousarray(self.z[:, j : j + 1]), self.one[:, j : j + 1])
 
+    def held_out(self, log_probs: Floats) -> Rows:
+        """Return rows with the same labels and these log-probabilities, (n, K) or of y = 1 for each entry."""
+        if self.kind != "sigmoid":
+            return self.rows.log_probs(log_probs)
+        probs = np.minimum(np.exp(log_probs), 1)
+        values = probs if self.task == "multilabel" else probs[:, 0]
+        return Rows("probs", values, "probs", SUM_TOLERANCE, self.labels.reshape(-1), task=self.task)
+
     def nll(self, way: Way) -> Floats:
         """Return the NLL of each row (n,), or of each entry (n, L) for sigmoid scores, in float64."""
         if self.kind == "sigmoid":
@@ -104,54 +121,40 @@ class Problem:
 
 
 def problem_of(
-    logits: Any, labels: Any, task: Task | None, objective: Objective | None, axis: int
+    logits: Any,
+    labels: Any,
+    task: Task | None,
+    objective: Objective | None,
+    axis: int,
+    ignore_index: Hashable = None,
+    classes: Sequence[Hashable] | None = None,
 ) -> Problem:
     """Return the problem that logits and labels are, by the task or the objective."""
-    logits = check_floats("logits", logits)
-    task = task_of(task, objective, logits.ndim)
+    values, _ = score_array("logits", logits)
+    task = task_of(task, objective, values.ndim)
+    options: RowOptions = {"axis": axis, "ignore_index": ignore_index, "classes": classes}
     if task == "multiclass":
-        if logits.ndim == 1:
+        if values.ndim == 1:
             raise ValueError(
-                f"logits must have rows and classes, got shape {tuple(logits.shape)}; log odds of class 1 "
+                f"logits must have rows and classes, got shape {values.shape}; log odds of class 1 "
                 "need task='binary', or an objective on a sigmoid"
             )
-        return _of_classes(logits, labels, "softmax" if objective is None else objective.scores, axis)
-    y = as_array(labels)
-    y = np.asarray(y.detach().cpu() if is_torch(y) else y)
-    if y.dtype.kind not in "iub":
-        raise TypeError(f"labels must hold integers, got dtype {y.dtype}")
-    shape = tuple(logits.shape)
-    if task == "multilabel" and len(shape) < 2:
-        raise ValueError(f"logits must have rows and labels, got shape {shape}")
-    if y.shape != shape:
-        hint = ""
-        if task == "multilabel" and y.shape == shape[:-1]:
-            hint = ": labels that name one class of each row need OneVsRest(...) as the objective"
+        return _of_classes(values, labels, "softmax" if objective is None else objective.scores, options)
+
+    y = label_array(labels)
+    if task == "multilabel" and values.ndim > 1 and y.shape == values.shape[:-1]:
         raise ValueError(
-            f"labels must have the shape {shape} of logits for a {task} task, got {y.shape}{hint}"
+            f"labels must have the shape {values.shape} of logits for a multilabel task, got {y.shape}: "
+            "labels that name one class of each row need OneVsRest(...) as the objective"
         )
-    if y.size and not 0 <= y.min() <= y.max() <= 1:
-        wrong = int(y.min()) if y.min() < 0 else int(y.max())
-        raise ValueError(f"labels must be 0 or 1 for a {task} task, got {wrong}")
-    z = logits
-    if task == "multilabel":
-        axis = check_axis("logits", logits, axis)
-        z, y = namespace(logits).moveaxis(logits, axis, -1), np.moveaxis(y, axis, -1)
-    z = z.detach().cpu().float() if is_torch(z) and z.element_size() < 4 else z
-    z = np.asarray(z.detach().cpu() if is_torch(z) else z).astype(np.float64)
-    width = z.shape[-1] if task == "multilabel" else 1
-    if z.size == 0:
-        raise ValueError(f"logits must have at least 1 row, got shape {shape}")
-    return _entries(task, z.reshape(-1, width), y.reshape(-1, width) == 1)
+    rows = checked_rows(values, y, from_logits=True, task=task, **options)
+    z = np.concatenate([block for _, block in rows.raw_blocks()]).astype(np.float64)
+    shape = rows.n_rows, rows.n_labels
+    return _entries(task, z.reshape(shape), rows.labels.reshape(shape) == 1)
 
 
-def _of_classes(logits: Any, labels: Any, kind: ScoreKind, axis: int) -> Problem:
-    if np.ndim(labels) == logits.ndim and np.shape(labels) == tuple(logits.shape):
-        raise ValueError(
-            f"labels must name one class of each row, shape {tuple(logits.shape)[:-1]}, got the shape "
-            f"{tuple(logits.shape)} of logits: 0 or 1 for each label need task='multilabel'"
-        )
-    rows = logit_rows(logits, labels, axis)
+def _of_classes(values: Floats, labels: Any, kind: ScoreKind, options: RowOptions) -> Problem:
+    rows = logit_rows(values, labels, **options)
     if kind == "one-vs-rest" and np.isinf(rows.z).any():
         raise ValueError("logits must be finite for one sigmoid for each class, got -inf")
     return Problem("multiclass", kind, rows.z, rows.labels, rows)

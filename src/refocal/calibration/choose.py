@@ -18,7 +18,8 @@ from refocal.calibration._problem import Problem, Task, problem_of
 from refocal.calibration.method import METHODS, LabelGain, Method
 from refocal.calibration.selection import Selection
 from refocal.metrics.binning import check_n_bins
-from refocal.metrics.intervals import Interval, resample
+from refocal.metrics.cells import resample
+from refocal.metrics.intervals import Interval
 from refocal.objectives import Focal, Objective, SigmoidFocal, check_objective
 
 DOUBT = 0.5

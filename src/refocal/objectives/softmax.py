@@ -7,8 +7,6 @@ import dataclasses
 import math
 from typing import Any
 
-import numpy as np
-
 from refocal._arrays import (
     Array,
     Namespace,
