@@ -6,7 +6,7 @@ import numpy as np
 
 from refocal._rows import Floats
 from refocal.objectives import Objective, log_posterior_of, logits_of
-from refocal.recovery import score_posterior, score_threshold
+from refocal.thresholds import score_posterior, score_threshold
 from refocal.report.measure import Sampled
 from refocal.report.numbers import Curve, Thresholds
 
