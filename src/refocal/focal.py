@@ -6,11 +6,14 @@ classes. Every function takes NumPy, PyTorch or JAX arrays and returns the same 
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from refocal import _compiled as compiled
 from refocal._arrays import (
     Array,
     Namespace,
@@ -98,6 +101,11 @@ def psi(probs: Array, gamma: Gamma, *, axis: int = -1) -> Array:
     """
     probs, axis = check_scores("probs", probs, axis)
     gamma = check_gamma(gamma, probs, axis)
+    if isinstance(gamma, float):
+        plain = functools.partial(_rows_of, _psi, gamma)
+        found = compiled.psi(probs, gamma, axis, plain=plain, logarithm=False, scores=True)
+        if found is not None:
+            return found
     return map_rows(_psi, probs, gamma, axis=axis, kernel=_psi_kernel if _is_small(gamma) else None)
 
 
@@ -126,7 +134,16 @@ def log_psi(logits: Array, gamma: Gamma, *, axis: int = -1) -> Array:
     """
     logits, axis = check_scores("logits", logits, axis)
     gamma = check_gamma(gamma, logits, axis)
+    if isinstance(gamma, float):
+        found = compiled.psi(logits, gamma, axis, plain=functools.partial(_rows_of, _log_psi, gamma))
+        if found is not None:
+            return found
     return map_rows(_log_psi, logits, gamma, axis=axis, kernel=_log_psi_kernel if _is_small(gamma) else None)
+
+
+def _rows_of(body: Callable[..., Array], gamma: float, rows: Array) -> Array:
+    """Return what ``body`` makes of rows (n, K)."""
+    return map_rows(body, rows, gamma, axis=1)
 
 
 def focal_loss(logits: Array, labels: Array, gamma: Gamma, *, axis: int = -1) -> Array:

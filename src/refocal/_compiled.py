@@ -1,0 +1,127 @@
+"""Arrays to machine code and back: NumPy arrays and tensors on the CPU, where Numba is installed.
+
+Each function returns None where there is no machine code for its arguments; the caller then computes in array
+operations, which is exact to the same digits. REFOCAL_KERNELS=off does without machine code.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from refocal import kernels
+from refocal._arrays import Array, is_numpy, namespace, works_in_blocks
+
+ENOUGH = 1 << 15
+"""From so many entries on: Numba takes a second to import, and a few entries are done before that."""
+
+LARGEST_GAMMA = 16.0
+"""Beyond it 1 - q would have to be exact for small q."""
+
+LEAST_REST = {4: 1e-25, 8: 1e-280}
+"""By the size of a number: what the other classes have, against the top, below which a row is left out."""
+
+
+def psi(
+    x: Array,
+    gamma: float | tuple[float, ...],
+    axis: int,
+    *,
+    plain: Callable[[Array], Array],
+    logarithm: bool = True,
+    scores: bool = False,
+    log_weights: tuple[float, ...] | None = None,
+) -> Array | None:
+    """Return psi or its logarithm.
+
+    Args:
+        x: Logits, or if ``scores`` the scores themselves.
+        gamma: A number, or one for each class.
+        axis: The class axis, >= 0.
+        plain: The same in array operations, for rows (n, K) that machine code leaves out.
+        logarithm: Whether the logarithm is wanted.
+        scores: See x.
+        log_weights: What is subtracted from log h of each class.
+    """
+    own = log_weights is not None or isinstance(gamma, tuple)
+    gammas = gamma if isinstance(gamma, tuple) else (gamma,)
+    if max(gammas) > LARGEST_GAMMA or not _fits(x):
+        return None
+    module, k = kernels.load("psi"), x.shape[axis]
+    where = _rows(x, axis)
+    if module is None or where is None:
+        return None
+    of_class = np.zeros((2, k if own else 0))
+    if own:
+        of_class[0], of_class[1] = gammas, 0.0 if log_weights is None else -np.asarray(log_weights)
+    out = namespace(x).empty(x.shape, dtype=x.dtype)
+    size = _size(x)
+    run = module.psi_of_floats if size == 4 else module.psi_of_doubles
+    first, at = (0.0, of_class.ctypes.data) if own else (gammas[0], 0)
+    fields = (k, *where, scores, LEAST_REST[size], first, own, at, logarithm, *_rows(out, axis))
+    n = _entries(x) // k
+    left, _ = run(n, n * k, _threads(x), _team(x), (x, out, of_class), *fields)
+    if left:
+        rows, result = (namespace(x).moveaxis(a, axis, -1) for a in (x, out))
+        which = namespace(x).isnan(result[..., 0])
+        result[which] = plain(rows[which])
+    return out
+
+
+def _fits(x: Array) -> bool:
+    if _entries(x) < ENOUGH or not works_in_blocks(x):
+        return False
+    if is_numpy(x):
+        return x.dtype.char in "fd" and x.dtype.isnative and bool(x.flags.aligned)
+    torch = sys.modules["torch"]
+    return x.dtype in (torch.float32, torch.float64) and not (x.is_neg() or x._is_zerotensor())
+
+
+def _entries(x: Array) -> int:
+    return int(x.size) if is_numpy(x) else int(x.numel())
+
+
+def _size(x: Array) -> int:
+    return int(x.dtype.itemsize)
+
+
+def _rows(x: Array, axis: int) -> tuple[int, int, int, int, int] | None:
+    """Return the fields that say where the rows of an array are; None if machine code cannot read it."""
+    size = _size(x)
+    if is_numpy(x):
+        address, strides = x.__array_interface__["data"][0], x.strides
+        if any(s % size for s in strides):
+            return None
+        strides = tuple(s // size for s in strides)
+    else:
+        address, strides = x.data_ptr(), x.stride()
+    where = kernels.rows(x.shape, strides, axis)
+    return None if where is None else (address, *where)
+
+
+def _threads(x: Array) -> int:
+    if not is_numpy(x):
+        return int(sys.modules["torch"].get_num_threads())
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    return int(wanted) if wanted.isdecimal() and int(wanted) else _cores()
+
+
+@functools.cache
+def _cores() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every system
+        return os.cpu_count() or 1
+
+
+def _team(x: Array) -> Any:
+    """Return who runs the threads: next to PyTorch its own, which would hold the cores otherwise."""
+    if is_numpy(x):
+        return None
+    return kernels.load("machine").openmp(str(Path(sys.modules["torch"].__file__).parent / "lib"))
