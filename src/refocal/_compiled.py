@@ -65,8 +65,47 @@ def psi(
     run = module.psi_of_floats if size == 4 else module.psi_of_doubles
     first, at = (0.0, of_class.ctypes.data) if own else (gammas[0], 0)
     fields = (k, *where, scores, LEAST_REST[size], first, own, at, logarithm, *_rows(out, axis))
-    n = _entries(x) // k
-    left, _ = run(n, n * k, _threads(x), _team(x), (x, out, of_class), *fields)
+    return _run(run, x, out, axis, (x, out, of_class), fields, plain)
+
+
+def minimizer(
+    posterior: Array, gamma: float, axis: int, *, plain: Callable[[Array], Array], steps: int
+) -> Array | None:
+    """Return `refocal.focal_minimizer`.
+
+    Args:
+        posterior: Class probabilities.
+        gamma: A number.
+        axis: The class axis, >= 0.
+        plain: The same in array operations, for rows (n, K) that machine code leaves out.
+        steps: How many steps of Newton's method there may be.
+    """
+    module = None
+    if gamma <= LARGEST_GAMMA and _fits(posterior):
+        module, where = kernels.load("minimizer"), _rows(posterior, axis)
+    if module is None or where is None:
+        return None
+    k, size = posterior.shape[axis], _size(posterior)
+    out = namespace(posterior).empty(posterior.shape, dtype=posterior.dtype)
+    run = module.minimizer_of_floats if size == 4 else module.minimizer_of_doubles
+    # Newton's error after a step goes with the step's square, and with the curvature, at most gamma.
+    tolerance = float(np.finfo(np.float32 if size == 4 else np.float64).eps) ** 0.5 / (4 + 4 * gamma)
+    fields = (k, *where, LEAST_REST[size], gamma, tolerance, steps, *_rows(out, axis))
+    return _run(run, posterior, out, axis, (posterior, out), fields, plain)
+
+
+def _run(
+    kernel: Callable[..., tuple[float, float]],
+    x: Array,
+    out: Array,
+    axis: int,
+    owners: tuple[Any, ...],
+    fields: tuple[Any, ...],
+    plain: Callable[[Array], Array],
+) -> Array:
+    """Return what a kernel wrote; rows that it left out, which are NaN, are computed plainly."""
+    n = _entries(x) // x.shape[axis]
+    left, _ = kernel(n, _entries(x), _threads(x), _team(x), owners, *fields)
     if left:
         rows, result = (namespace(x).moveaxis(a, axis, -1) for a in (x, out))
         which = namespace(x).isnan(result[..., 0])

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from refocal import _compiled as compiled
 from refocal._arrays import (
     Array,
     Namespace,
@@ -63,6 +64,11 @@ def focal_minimizer(posterior: Array, gamma: Gamma, *, axis: int = -1) -> Array:
     posterior, axis = check_scores("posterior", posterior, axis)
     gamma = check_gamma(gamma, posterior, axis)
     xp = namespace(posterior)
+    if isinstance(gamma, float):
+        plain = functools.partial(_minimizer_of_rows, gamma)
+        found = compiled.minimizer(posterior, gamma, axis, plain=plain, steps=MAX_STEPS)
+        if found is not None:
+            return found
     if not (
         isinstance(gamma, float)
         and works_in_blocks(posterior)
@@ -73,6 +79,10 @@ def focal_minimizer(posterior: Array, gamma: Gamma, *, axis: int = -1) -> Array:
     values = posterior.detach().numpy() if is_torch(posterior) else posterior
     result = map_rows(_minimizer, values, gamma, axis=axis, kernel=_minimizer_kernel)
     return xp.asarray(result, device=device(posterior))
+
+
+def _minimizer_of_rows(gamma: float, rows: Array) -> Array:
+    return map_rows(_minimizer, rows, gamma, axis=1)
 
 
 def _minimizer(xp: Namespace, posterior: Array, gamma: Gamma, axis: int) -> Array:
