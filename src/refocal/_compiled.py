@@ -94,6 +94,28 @@ def minimizer(
     return _run(run, posterior, out, axis, (posterior, out), fields, plain)
 
 
+def binary_posterior(z: Array, gamma: float, shift: float, *, logarithm: bool) -> Array | None:
+    """Return the posterior of `refocal.SigmoidFocal`, or its logarithm.
+
+    Args:
+        z: Logits.
+        gamma: A number.
+        shift: What alpha adds to the log-odds.
+        logarithm: Whether the logarithm is wanted.
+    """
+    module = None
+    if gamma <= LARGEST_GAMMA and _fits(z):
+        module = kernels.load("odds")
+    if module is None or not (z.flags.c_contiguous if is_numpy(z) else z.is_contiguous()):
+        return None
+    size, out = _size(z), namespace(z).empty(z.shape, dtype=z.dtype)
+    numbers = np.zeros(2, np.float32 if size == 4 else np.float64)
+    run = module.odds_of_floats if size == 4 else module.odds_of_doubles
+    fields = (_address(z), gamma, shift, logarithm, _address(out), numbers.ctypes.data)
+    run(_entries(z), _entries(z), _threads(z), _team(z), (z, out, numbers), *fields)
+    return out
+
+
 def _run(
     kernel: Callable[..., tuple[float, float]],
     x: Array,
@@ -133,15 +155,17 @@ def _size(x: Array) -> int:
 def _rows(x: Array, axis: int) -> tuple[int, int, int, int, int] | None:
     """Return the fields that say where the rows of an array are; None if machine code cannot read it."""
     size = _size(x)
+    strides = x.strides if is_numpy(x) else x.stride()
     if is_numpy(x):
-        address, strides = x.__array_interface__["data"][0], x.strides
         if any(s % size for s in strides):
             return None
         strides = tuple(s // size for s in strides)
-    else:
-        address, strides = x.data_ptr(), x.stride()
     where = kernels.rows(x.shape, strides, axis)
-    return None if where is None else (address, *where)
+    return None if where is None else (_address(x), *where)
+
+
+def _address(x: Array) -> int:
+    return int(x.__array_interface__["data"][0] if is_numpy(x) else x.data_ptr())
 
 
 def _threads(x: Array) -> int:

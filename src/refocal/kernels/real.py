@@ -148,6 +148,15 @@ def _log(x):
     return (lambda x: _log32(x)) if x == types.float32 else (lambda x: _log64(x))
 
 
+def log1p_of_share(x: Any) -> Any:
+    """Return log(1 + x) for x in [0, 1]."""
+
+
+@overload(log1p_of_share, jit_options=INLINE)
+def _log1p_of_share(x):
+    return (lambda x: e.log1p(x)) if x == types.float32 else (lambda x: log1p(x))
+
+
 @exactly
 def exps(x, result):
     """Fill result, which must be another array: a loop over two that overlap is not vectorised."""
