@@ -116,6 +116,22 @@ def binary_posterior(z: Array, gamma: float, shift: float, *, logarithm: bool) -
     return out
 
 
+def moments(z: Array, b: float) -> Array | None:
+    """Return, for each row of logits (n, K), the sums of e^t, t e^t and t^2 e^t: float64, (3, n).
+
+    t is b times a logit minus the largest one of its row.
+    """
+    module = kernels.load("moments") if _fits(z) else None
+    where = None if module is None else _rows(z, 1)
+    if module is None or where is None:
+        return None
+    n, k = z.shape
+    out = np.empty((3, n))
+    run = module.moments_of_floats if _size(z) == 4 else module.moments_of_doubles
+    run(n, n * k, _threads(z), _team(z), (z, out), k, *where, b, out.ctypes.data)
+    return out
+
+
 def _run(
     kernel: Callable[..., tuple[float, float]],
     x: Array,
