@@ -18,7 +18,7 @@ def joined(blocks):
 
 
 def test_three_kinds_say_the_same(monkeypatch):
-    monkeypatch.setattr(_rows, "BLOCK", 40)  # several blocks
+    monkeypatch.setattr(_rows.scores, "BLOCK", 40)  # several blocks
     logits, labels = made()
     probs = special.softmax(logits, axis=1)
     rows = logit_rows(logits, labels)

@@ -224,6 +224,7 @@ def test_smooth_error_at_the_ends():
 
 GOOD = np.array([[0.5, 0.5], [0.25, 0.75], [1.0, 0.0]])
 HINT = "(logits need from_logits=True)"
+SUM_HINT = "(logits need from_logits=True, independent labels task='multilabel')"
 
 
 def with_row(row, values):
@@ -247,7 +248,8 @@ def with_row(row, values):
     ],
 )
 def test_bad_values(metric, row, values, text):
-    with pytest.raises(ValueError, match=f"^{re.escape(f'{text} {HINT}')}$"):
+    hint = SUM_HINT if "sum" in text else HINT
+    with pytest.raises(ValueError, match=f"^{re.escape(f'{text} {hint}')}$"):
         metric(with_row(row, values), [0, 1, 0])
 
 
@@ -255,7 +257,12 @@ def test_bad_values(metric, row, values, text):
 @pytest.mark.parametrize(
     "probs, labels, error, text",
     [
-        (GOOD, [0.0, 1.0, 0.0], TypeError, "labels must hold integers, got dtype float64"),
+        (
+            GOOD,
+            [0.0, 1.0, 0.0],
+            TypeError,
+            "labels must hold integers, got dtype float64 (other labels need classes=)",
+        ),
         (GOOD, [0, 2, 0], ValueError, "labels must be within 0..1, got 2"),
         (GOOD, [0, -1, 0], ValueError, "labels must be within 0..1, got -1"),
         (GOOD, [0, 1], ValueError, "labels must have the shape (3,) of the rows of probs, got (2,)"),
@@ -271,13 +278,21 @@ def test_bad_values(metric, row, values, text):
             GOOD[:, :1],
             [0] * 3,
             ValueError,
-            "probs must have at least 2 classes, or shape (n,), got shape (3, 1)",
+            "probs must have at least 2 classes along axis 1, or shape (n,), got shape (3, 1)",
+        ),
+        (GOOD[None], [0], ValueError, "labels must have the shape (1, 3) of the rows of probs, got (1,)"),
+        (
+            GOOD,
+            GOOD.astype(int),
+            ValueError,
+            "labels must have the shape (3,) of the rows of probs, got (3, 2) "
+            "(independent labels need task='multilabel')",
         ),
         (
-            GOOD[None],
-            [0],
+            np.float64(0.5),
+            0,
             ValueError,
-            "probs must have shape (n, K), or (n,) for class 1 of two, got (1, 3, 2)",
+            "probs must have shape (n, K), or (n,) for class 1 of two, got ()",
         ),
     ],
 )

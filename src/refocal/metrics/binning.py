@@ -90,10 +90,13 @@ def check_n_bins(n_bins: object) -> int:
 
 
 class Binned(NamedTuple):
-    """What calibration errors are made of: a row for the target, then one for each class if asked for."""
+    """What calibration errors are made of: a row for the target, then one for each class if asked for.
+
+    Of independent labels: a row for all entries, then one for each label.
+    """
 
     counts: Integers
-    """Rows in every bin."""
+    """Entries in every bin."""
     hits: Integers
     """Hits in every bin."""
     sums: Floats
@@ -111,7 +114,7 @@ class Binned(NamedTuple):
 
     @property
     def n(self) -> int:
-        """How many rows."""
+        """How many entries."""
         return int(self.counts[0].sum())
 
     def gaps(self) -> Floats:
@@ -131,12 +134,21 @@ class Binned(NamedTuple):
 
     def classwise_ece(self) -> float:
         """Return the expected calibration error of the classes, averaged over them."""
-        return float(self.gaps()[1:].sum() / (self.n * (len(self.counts) - 1)))
+        return float(self.gaps()[1:].sum() / self.counts[1:].sum())
+
+    def class_ece(self) -> Floats:
+        """Return the expected calibration error of each class."""
+        each: Floats = self.gaps()[1:].sum(axis=1) / self.counts[1:].sum(axis=1)
+        return each
 
 
 def bin_rows(rows: Rows, bins: Bins, target: Target, *, classwise: bool = False) -> Binned:
-    """Count the rows in bins of the target's confidence and, if asked for, of every class's probability."""
-    k = rows.n_classes if classwise else None
+    """Count the entries in bins of the target's confidence and, if asked for, of every class's probability.
+
+    Independent labels are the classes of their rows.
+    """
+    labelled = rows.task == "multilabel"
+    k = None if not classwise else rows.n_labels if labelled else rows.n_classes
     found = Binned.zeros(bins, k)
     counts, hits, sums = found
     n_bins = counts.shape[1]
@@ -152,9 +164,14 @@ def bin_rows(rows: Rows, bins: Bins, target: Target, *, classwise: bool = False)
         if k is None:
             continue
         # One histogram for all classes: bin j of class c has the number c * n_bins + j.
-        values = bins.values(block, rows.eps)
-        cells = bins.index(values) + np.arange(k) * n_bins
-        hit = cells[np.arange(len(y)), y]
+        first = np.arange(k) * n_bins
+        if labelled:
+            cells = index.reshape(-1, k) + first
+            hit = cells.reshape(-1)[right]
+        else:
+            values = bins.values(block, rows.eps)
+            cells = bins.index(values) + first
+            hit = cells[np.arange(len(y)), y]
         flat, size = cells.ravel("K"), k * n_bins  # in the order in which both are stored
         counts[1:] += np.bincount(flat, minlength=size).reshape(k, n_bins)
         hits[1:] += np.bincount(hit, minlength=size).reshape(k, n_bins)

@@ -1,7 +1,7 @@
-"""How good class probabilities are: calibration errors and proper scores.
+"""How good class probabilities are: proper scores, and what they share with the calibration errors.
 
 Input of every function is checked value by value. It is probabilities, or logits where the caller says
-``from_logits=True``; nothing is guessed from the values. Numbers are computed in float64, in row blocks, by
+``from_logits=True``; nothing is guessed from the values. Numbers are computed in float64, in blocks, by
 pure functions on `refocal._rows.Rows`.
 """
 
@@ -9,209 +9,52 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, Unpack, get_args, overload
 
 import numpy as np
 
-from refocal._rows import Floats, Rows, Target, checked_rows, checked_scores, checked_target
-from refocal.metrics.binning import Binned, Convention, bin_rows, equal_mass_edges, make_bins
+from refocal._rows import Floats, RowOptions, Rows, Scores, Task, checked_rows, checked_scores
 
-GRID = 1 << 13
-"""Intervals of the grid of `smooth_ece`, a tenth of its kernel's width or less up to about 1e6 rows."""
+Average: TypeAlias = Literal["pooled", "macro", "none"]
 
 
-def ece(
-    probs: Any,
-    labels: Any,
-    n_bins: int = 10,
-    *,
-    from_logits: bool = False,
-    target: Target | None = None,
-    convention: Convention = "refocal",
-) -> float:
-    r"""Return the expected calibration error of the largest class.
+class Options(RowOptions, total=False):
+    """What a metric takes beside scores and labels."""
 
-    .. math:: \mathrm{ECE} = \sum_j \frac{|B_j|}{n} |\mathrm{acc}(B_j) - \mathrm{conf}(B_j)|
-
-    It is biased upward: of n rows of a calibrated model it is at most about
-    :math:`\sqrt{n_{bins} / n} / 3`, as much where hits are as likely as misses.
-    See `debiased_ece`, `refocal.confidence_interval` and `refocal.calibration_test`.
-
-    Args:
-        probs: Probabilities, shape (n, K), or (n,) for class 1 of two; NumPy, PyTorch, JAX.
-        labels: Integers within 0..K-1, shape (n,).
-        n_bins: How many bins of equal width, (lo, hi]; see `refocal.CalibrationStats`.
-        from_logits: Whether probs are logits; of shape (n,), log odds of class 1.
-        target: For shape (n,): "top" for the likelier class of a row, "positive" for class 1. Must be said.
-        convention: Whose rule for the edges; see `refocal.CalibrationStats`.
-
-    Raises:
-        TypeError: If probs are not floats or labels not integers.
-        ValueError: If a shape or a value is wrong.
-
-    Example:
-        >>> ece(np.array([[0.75, 0.25], [0.25, 0.75]]), np.array([0, 0]))
-        0.25
-    """
-    return _binned(probs, labels, n_bins, from_logits, target, convention).ece()
+    from_logits: bool
 
 
-def mce(
-    probs: Any,
-    labels: Any,
-    n_bins: int = 10,
-    *,
-    from_logits: bool = False,
-    target: Target | None = None,
-    convention: Convention = "refocal",
-) -> float:
-    r"""Return the maximum calibration error of the largest class, over the bins that have rows.
-
-    .. math:: \mathrm{MCE} = \max_j |\mathrm{acc}(B_j) - \mathrm{conf}(B_j)|
-
-    Args and Raises: As for `ece`.
-
-    Example:
-        >>> mce(np.array([[0.75, 0.25], [0.125, 0.875]]), np.array([0, 0]))
-        0.875
-    """
-    return _binned(probs, labels, n_bins, from_logits, target, convention).mce()
-
-
-def classwise_ece(
-    probs: Any,
-    labels: Any,
-    n_bins: int = 10,
-    *,
-    from_logits: bool = False,
-    convention: Convention = "refocal",
-) -> float:
-    r"""Return the expected calibration error of every class's own probability, averaged over the classes.
-
-    .. math:: \frac{1}{K} \sum_k \sum_j \frac{|B_{j,k}|}{n}
-        |\mathrm{prop}_k(B_{j,k}) - \mathrm{conf}_k(B_{j,k})|
-
-    A class that is never the label counts like any other.
-
-    Args and Raises: As for `ece`; shape (n,) is class 1 of two classes.
-
-    Example:
-        >>> classwise_ece(np.array([[0.75, 0.25], [0.25, 0.75]]), np.array([0, 0]))
-        0.5
-    """
-    rows = checked_rows(probs, labels, from_logits=from_logits)
-    return bin_rows(rows, make_bins(n_bins, convention), "top", classwise=True).classwise_ece()
-
-
-def adaptive_ece(
-    probs: Any,
-    labels: Any,
-    n_bins: int = 10,
-    *,
-    from_logits: bool = False,
-    target: Target | None = None,
-) -> float:
-    r"""Return the expected calibration error over bins that hold about the same number of rows.
-
-    The upper edge of bin j is the confidence of rank :math:`\lceil j n / n_{bins} \rceil`, and bins are
-    (lo, hi]: equal confidences are never split, so there may be fewer bins.
-
-    Args and Raises: As for `ece`.
-
-    Example:
-        >>> probs = np.array([[0.6, 0.4], [0.6, 0.4], [0.9, 0.1], [1.0, 0.0]])
-        >>> round(adaptive_ece(probs, np.array([0, 1, 0, 0]), n_bins=2), 3)  # gaps 0.1 and 0.05
-        0.075
-    """
-    rows = checked_rows(probs, labels, from_logits=from_logits)
-    confidence, hit = rows.confidence(checked_target(target, rows))
-    index = np.searchsorted(equal_mass_edges(confidence, n_bins), confidence)
-    return float(np.abs(np.bincount(index, hit - confidence)).sum() / len(hit))
-
-
-def debiased_ece(
-    probs: Any,
-    labels: Any,
-    n_bins: int = 10,
-    *,
-    from_logits: bool = False,
-    target: Target | None = None,
-) -> float:
-    r"""Return the expected calibration error less an estimate of its upward bias, but at least 0.
-
-    Noise makes the gap of a bin larger: where the accuracy a of :math:`n_j` rows has the standard error
-    :math:`s_j = \sqrt{a (1 - a) / n_j}`, a gap :math:`g_j` becomes on average
-    :math:`m(g_j, s_j) = E|g_j + s_j Z|`, Z standard normal. What is returned is
-
-    .. math:: \sum_j \frac{n_j}{n} \bigl( 2 |g_j| - m(g_j, s_j) \bigr)
-
-    (Kumar et al., 2019, here in closed form). Part of the bias stays where gaps are smaller than noise.
-
-    Args and Raises: As for `ece`.
-
-    Example:
-        >>> rng = np.random.default_rng(0)
-        >>> p = rng.uniform(0.5, 1, size=1000)
-        >>> y = (rng.random(1000) > p).astype(int)  # calibrated: the truth is 0
-        >>> probs = np.stack([p, 1 - p], axis=1)
-        >>> ece(probs, y) > 0.02 > debiased_ece(probs, y)
-        True
-    """
-    binned = _binned(probs, labels, n_bins, from_logits, target, "refocal")
-    n, hits, sums = (x[0][binned.counts[0] > 0] for x in binned)
-    a, c = hits / n, sums / n
-    mean, _ = folded_normal(a - c, np.sqrt(a * (1 - a) / n))
-    return max(0.0, float(n @ (2 * np.abs(a - c) - mean)) / binned.n)
-
-
-def smooth_ece(
+@overload
+def nll(
     probs: Any,
     labels: Any,
     *,
-    from_logits: bool = False,
-    target: Target | None = None,
-) -> float:
-    r"""Return the smooth calibration error: no bins, and no jumps when a confidence moves a little.
+    reduction: Literal["mean", "sum"] = "mean",
+    average: Literal["none"],
+    **options: Unpack[Options],
+) -> Floats: ...
 
-    The residuals of the rows, hit or not minus confidence, are smoothed by a normal kernel of width
-    :math:`\sigma`, reflected at 0 and 1, and the width is the error itself:
 
-    .. math:: \sigma = \int_0^1 \Bigl| \frac{1}{n} \sum_i (a_i - c_i) K_\sigma(t, c_i) \Bigr| dt
-
-    (Blasiok and Nakkiran, 2023). The right side falls in sigma, so there is one solution.
-
-    Args and Raises: As for `ece`.
-
-    Example:
-        >>> probs = np.array([[0.75, 0.25]] * 4)
-        >>> [round(smooth_ece(probs, np.array(y)), 4) for y in ([0, 0, 0, 1], [0, 0, 0, 0])]
-        [0.0, 0.25]
-    """
-    rows = checked_rows(probs, labels, from_logits=from_logits)
-    confidence, hit = rows.confidence(checked_target(target, rows))
-    # Each residual is shared by the two nodes of the grid beside it, in proportion to nearness.
-    position = np.clip(confidence, 0, 1) * GRID
-    node = np.minimum(position.astype(np.intp), GRID - 1)
-    share, residual = position - node, (hit - confidence) / len(hit)
-    mass = np.bincount(node, residual * (1 - share), GRID + 1)
-    mass += np.bincount(node + 1, residual * share, GRID + 1)
-    # A normal kernel that is reflected at both ends damps the cosine of frequency pi k by its
-    # characteristic function, so one transform serves all widths.
-    coefficients = np.fft.rfft(mass, 2 * GRID).real
-    frequency = np.pi * np.arange(GRID + 1)
-    ends = np.full(GRID + 1, 1.0)
-    ends[[0, -1]] = 0.5
-
-    def smoothed(sigma: float) -> float:
-        damped = coefficients * np.exp(-0.5 * (frequency * sigma) ** 2)
-        return float(np.abs(np.fft.irfft(damped, 2 * GRID)[: GRID + 1] * 2) @ ends)
-
-    return bisect(lambda sigma: smoothed(sigma) > sigma, 0.0, 1.0, 40)[0]
+@overload
+def nll(
+    probs: Any,
+    labels: Any,
+    *,
+    reduction: Literal["mean", "sum"] = "mean",
+    average: Literal["pooled", "macro"] | None = None,
+    **options: Unpack[Options],
+) -> float: ...
 
 
 def nll(
-    probs: Any, labels: Any, *, from_logits: bool = False, reduction: Literal["mean", "sum"] = "mean"
-) -> float:
+    probs: Any,
+    labels: Any,
+    *,
+    from_logits: bool = False,
+    reduction: Literal["mean", "sum"] = "mean",
+    average: Average | None = None,
+    **options: Unpack[RowOptions],
+) -> float | Floats:
     r"""Return the negative log-likelihood of the labels in nats.
 
     .. math:: -\frac{1}{n} \sum_i \log q_{y_i}(x_i)
@@ -223,7 +66,10 @@ def nll(
         probs: As for `ece`; shape (n,) is class 1 of two classes.
         labels: As for `ece`.
         from_logits: As for `ece`. Logits are the better input: they do not round to 0.
-        reduction: "mean" over the rows, or their "sum" as in the paper.
+        reduction: "mean" over the rows (of independent labels, over their entries), or their "sum" as in
+            the paper.
+        average: As for `ece`.
+        **options: ``task``, ``axis``, ``ignore_index`` and ``classes``, as for `ece`.
 
     Raises:
         TypeError: If probs are not floats or labels not integers.
@@ -235,16 +81,34 @@ def nll(
     """
     if reduction not in ("mean", "sum"):
         raise ValueError(f"reduction must be 'mean' or 'sum', got {reduction!r}")
-    losses = nll_rows(checked_rows(probs, labels, from_logits=from_logits))
-    return float(losses.mean() if reduction == "mean" else losses.sum())
+    rows = checked_rows(probs, labels, from_logits=from_logits, **options)
+    total: Callable[[Floats], Any] = np.mean if reduction == "mean" else np.sum
+    return averaged(lambda some: float(total(nll_rows(some))), rows, average)
 
 
-def brier(probs: Any, labels: Any, *, from_logits: bool = False) -> float:
+@overload
+def brier(probs: Any, labels: Any, *, average: Literal["none"], **options: Unpack[Options]) -> Floats: ...
+
+
+@overload
+def brier(
+    probs: Any, labels: Any, *, average: Literal["pooled", "macro"] | None = None, **options: Unpack[Options]
+) -> float: ...
+
+
+def brier(
+    probs: Any,
+    labels: Any,
+    *,
+    from_logits: bool = False,
+    average: Average | None = None,
+    **options: Unpack[RowOptions],
+) -> float | Floats:
     r"""Return the Brier score: the squared error over all classes, averaged over the rows.
 
     .. math:: \frac{1}{n} \sum_i \sum_k (q_k(x_i) - 1[y_i = k])^2
 
-    It is within 0..2; of two classes it is twice the squared error of class 1.
+    It is within 0..2; of two classes, and of an independent label, it is twice the squared error of class 1.
 
     Args and Raises: As for `nll`.
 
@@ -252,11 +116,33 @@ def brier(probs: Any, labels: Any, *, from_logits: bool = False) -> float:
         >>> brier(np.array([[0.5, 0.5], [0.25, 0.75]]), np.array([0, 1]))
         0.3125
     """
-    return float(brier_rows(checked_rows(probs, labels, from_logits=from_logits)).mean())
+    rows = checked_rows(probs, labels, from_logits=from_logits, **options)
+    return averaged(lambda some: float(brier_rows(some).mean()), rows, average)
 
 
-def error_rate(probs: Any, labels: Any, *, from_logits: bool = False) -> float:
+@overload
+def error_rate(
+    probs: Any, labels: Any, *, average: Literal["none"], **options: Unpack[Options]
+) -> Floats: ...
+
+
+@overload
+def error_rate(
+    probs: Any, labels: Any, *, average: Literal["pooled", "macro"] | None = None, **options: Unpack[Options]
+) -> float: ...
+
+
+def error_rate(
+    probs: Any,
+    labels: Any,
+    *,
+    from_logits: bool = False,
+    average: Average | None = None,
+    **options: Unpack[RowOptions],
+) -> float | Floats:
     """Return the share of rows whose largest class (the first of several) is not the label.
+
+    Of independent labels, the share of entries on the wrong side of 1/2, which is the Hamming loss.
 
     Args and Raises: As for `nll`.
 
@@ -264,10 +150,43 @@ def error_rate(probs: Any, labels: Any, *, from_logits: bool = False) -> float:
         >>> error_rate(np.array([[0.5, 0.5], [0.25, 0.75]]), np.array([1, 1]))
         0.5
     """
-    return float(error_rows(checked_rows(probs, labels, from_logits=from_logits)).mean())
+    rows = checked_rows(probs, labels, from_logits=from_logits, **options)
+    return averaged(lambda some: float(error_rows(some).mean()), rows, average)
 
 
-def kl_divergence(posterior: Any, probs: Any, *, from_logits: bool = False) -> float:
+@overload
+def kl_divergence(
+    posterior: Any,
+    probs: Any,
+    *,
+    from_logits: bool = False,
+    task: Task | None = None,
+    axis: int = -1,
+    average: Literal["none"],
+) -> Floats: ...
+
+
+@overload
+def kl_divergence(
+    posterior: Any,
+    probs: Any,
+    *,
+    from_logits: bool = False,
+    task: Task | None = None,
+    axis: int = -1,
+    average: Literal["pooled", "macro"] | None = None,
+) -> float: ...
+
+
+def kl_divergence(
+    posterior: Any,
+    probs: Any,
+    *,
+    from_logits: bool = False,
+    task: Task | None = None,
+    axis: int = -1,
+    average: Average | None = None,
+) -> float | Floats:
     r"""Return how far probabilities are from the true posterior, in nats, averaged over the rows.
 
     .. math:: \frac{1}{n} \sum_i \sum_k \eta_k(x_i) \log \frac{\eta_k(x_i)}{q_k(x_i)}
@@ -276,9 +195,12 @@ def kl_divergence(posterior: Any, probs: Any, *, from_logits: bool = False) -> f
     not exactly 1, but within the tolerance, may make it slightly negative.
 
     Args:
-        posterior: The truth eta, shape (n, K), or (n,) for class 1 of two.
+        posterior: The truth eta, shape (n, K), (n,) for class 1 of two, or (n, L) for independent labels.
         probs: The estimate q, of the same shape.
         from_logits: Whether probs are logits.
+        task: As for `ece`.
+        axis: As for `ece`.
+        average: As for `ece`.
 
     Raises:
         TypeError: If one of the two is not floats.
@@ -288,23 +210,26 @@ def kl_divergence(posterior: Any, probs: Any, *, from_logits: bool = False) -> f
         >>> round(kl_divergence(np.array([[0.5, 0.5]]), np.array([[0.25, 0.75]])), 4)
         0.1438
     """
-    truth = checked_scores(posterior, name="posterior")
-    scores = checked_scores(probs, from_logits=from_logits)
+    truth = checked_scores(posterior, name="posterior", task=task, axis=axis)
+    scores = checked_scores(probs, from_logits=from_logits, task=task, axis=axis)
     if truth.values.shape != scores.values.shape:
         raise ValueError(
             f"{scores.name} must have the shape {truth.values.shape} of posterior, got {scores.values.shape}"
         )
-    total = 0.0
+    average = checked_average(average, scores)
+    total = np.zeros(scores.n_labels)
     for (_, eta), (_, log_q) in zip(truth.blocks(), scores.log_blocks(), strict=True):
-        some = eta > 0
-        eta = eta[some].astype(np.float64)
-        total += float(eta @ (np.log(eta) - log_q[some]))
-    return total / truth.n_rows
+        eta = eta.astype(np.float64)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            terms = np.where(eta > 0, eta * (np.log(eta) - log_q), 0).sum(axis=1)
+        total += terms.reshape(-1, scores.n_labels).sum(axis=0)
+    each: Floats = total / truth.n_rows
+    return each if average == "none" else float(each.mean())
 
 
 def nll_rows(rows: Rows) -> Floats:
-    """Return the negative log-likelihood of each row."""
-    found, from_probs = np.empty(rows.n_rows), rows.kind == "probs"
+    """Return the negative log-likelihood of each entry."""
+    found, from_probs = np.empty(rows.n_entries), rows.kind == "probs"
     for at, block in rows.blocks() if from_probs else rows.log_blocks():
         found[at] = block[np.arange(len(block)), rows.labels[at]]
     if from_probs:
@@ -314,8 +239,8 @@ def nll_rows(rows: Rows) -> Floats:
 
 
 def brier_rows(rows: Rows) -> Floats:
-    """Return the Brier score of each row."""
-    found = np.empty(rows.n_rows)
+    """Return the Brier score of each entry."""
+    found = np.empty(rows.n_entries)
     for at, block in rows.blocks():
         error = np.array(block, dtype=np.float64)
         error[np.arange(len(block)), rows.labels[at]] -= 1
@@ -324,8 +249,27 @@ def brier_rows(rows: Rows) -> Floats:
 
 
 def error_rows(rows: Rows) -> Floats:
-    """Return 1.0 for each row whose largest class is not the label, and 0.0 for the others."""
+    """Return 1.0 for each entry whose largest class is not the label, and 0.0 for the others."""
     return 1.0 - rows.confidence("top")[1]
+
+
+def checked_average(average: object, scores: Scores) -> Average:
+    """Return how the independent labels make one number, or many."""
+    if average not in (None, *get_args(Average)):
+        raise ValueError(f"average must be one of {get_args(Average)}, got {average!r}")
+    if average is not None and scores.task != "multilabel":
+        raise ValueError(f"average must be None unless task is 'multilabel', got {average!r}")
+    found: Average = average or "pooled"  # type: ignore[assignment]  # one of them
+    return found
+
+
+def averaged(metric: Callable[[Rows], float], rows: Rows, average: Average | None) -> float | Floats:
+    """Return a metric of all entries; or of each independent label, or their mean."""
+    average = checked_average(average, rows)
+    if average == "pooled":
+        return metric(rows)
+    each = np.array([metric(rows.label(j)) for j in range(rows.n_labels)])
+    return each if average == "none" else float(each.mean())
 
 
 def folded_normal(mean: Floats, sd: Floats) -> tuple[Floats, Floats]:
@@ -342,10 +286,3 @@ def bisect(is_above: Callable[[float], bool], low: float, high: float, steps: in
         middle = (low + high) / 2
         low, high = (middle, high) if is_above(middle) else (low, middle)
     return low, high
-
-
-def _binned(
-    probs: Any, labels: Any, n_bins: int, from_logits: bool, target: Target | None, convention: Convention
-) -> Binned:
-    rows = checked_rows(probs, labels, from_logits=from_logits)
-    return bin_rows(rows, make_bins(n_bins, convention), checked_target(target, rows))

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, get_args
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from refocal._checks import check_count
+from refocal._html import data_frame, html_table
 from refocal._rows import (
     HALF_SUM_TOLERANCE,
     Floats,
     Integers,
     Rows,
     Target,
+    Task,
     check_target,
+    check_task,
     checked_rows,
     checked_target,
 )
 from refocal.metrics.binning import Binned, Convention, bin_rows, make_bins
+from refocal.metrics.processes import all_reduced
+
+SETTINGS = ("n_bins", "n_classes", "convention", "target", "task", "n_labels")
+"""What two stats must have in common to be added up."""
 
 
 class CalibrationStats:
@@ -36,6 +43,9 @@ class CalibrationStats:
 
     .. math:: \mathrm{classwise\ ECE} = \frac{1}{K} \sum_k \sum_j \frac{|B_{j,k}|}{n}
         |\mathrm{acc}_k(B_{j,k}) - \mathrm{conf}_k(B_{j,k})|
+
+    With ``task="multilabel"`` it is the entries, n L of them, that count, each with the probability of its
+    label and whether the row has it; and each of the ``n_labels`` labels has bins of its own, as a class has.
 
     Memory is a few numbers for each bin, however many rows there are. Counts are int64, sums float64.
 
@@ -54,7 +64,10 @@ class CalibrationStats:
             binary form leaves in float64), and one more bin for exactly 1.0, so that arrays have
             n_bins + 1 entries.
         target: For scores of shape (n,), the probability of class 1 of two: "top" for the likelier class of
-            a row (class 0 at 0.5), "positive" for class 1 itself. Scores of shape (n, K) are always "top".
+            a row (class 0 at 0.5), "positive" for class 1 itself, which it is where ``task`` is "binary" or
+            "multilabel". Scores of shape (n, K) are always "top".
+        task: "binary", "multiclass" or "multilabel"; None: by the shape, (n,) or (n, K).
+        n_labels: L, for "multilabel".
 
     Example:
         >>> stats = CalibrationStats(n_bins=5)
@@ -72,21 +85,43 @@ class CalibrationStats:
         n_classes: int | None = None,
         convention: Convention = "refocal",
         target: Target | None = None,
+        *,
+        task: Task | None = None,
+        n_labels: int | None = None,
     ) -> None:
         self._bins = make_bins(n_bins, convention)
         self._n_classes = None if n_classes is None else check_count("n_classes", n_classes, 2)
         check_target(target)
-        self._target = target
+        check_task(task)
+        if task != "multilabel" and n_labels is not None:
+            raise ValueError(f"n_labels must be None unless task is 'multilabel', got {n_labels!r}")
+        if task == "multilabel" and n_classes is not None:
+            raise ValueError(f"n_classes must be None for task 'multilabel', got {n_classes!r}")
+        self._task = task
+        self._n_labels = check_count("n_labels", n_labels, 1) if task == "multilabel" else None
+        self._target: Target | None = target or ("positive" if task in ("binary", "multilabel") else None)
         # Never changed in place: what was handed out stays.
-        self._set(Binned.zeros(self._bins, self._n_classes))
+        self._set(Binned.zeros(self._bins, self._n_classes or self._n_labels))
 
-    def update(self, probs: Any, labels: Any) -> CalibrationStats:
+    def update(
+        self,
+        probs: Any,
+        labels: Any,
+        *,
+        axis: int = -1,
+        ignore_index: Hashable = None,
+        classes: Sequence[Hashable] | None = None,
+    ) -> CalibrationStats:
         """Add a batch of rows.
 
         Args:
-            probs: Probabilities, shape (n, K), or (n,) for class 1 of two (then ``target`` must be set);
-                NumPy, PyTorch, JAX. Rows sum to 1 within 0.001 (0.01 in half precision).
-            labels: Integers within 0..K-1, shape (n,).
+            probs: Probabilities, shape (n, K), (n,) for class 1 of two (then ``target`` or ``task`` must be
+                set), or (n, L) for independent labels; as for `refocal.ece`. Rows of classes sum to 1 within
+                0.001 (0.01 in half precision).
+            labels: Integers within 0..K-1, shape (n,); of independent labels 0 and 1, shape (n, L).
+            axis: As for `refocal.ece`.
+            ignore_index: As for `refocal.ece`.
+            classes: As for `refocal.ece`.
 
         Returns:
             This object.
@@ -95,11 +130,18 @@ class CalibrationStats:
             TypeError: If probs are not floats or labels not integers.
             ValueError: If a shape or a value is wrong; then nothing was added.
         """
-        rows = checked_rows(probs, labels)
+        rows = checked_rows(
+            probs, labels, task=self._task, axis=axis, ignore_index=ignore_index, classes=classes
+        )
         target, k = checked_target(self._target, rows), self._n_classes
         if k not in (None, rows.n_classes):
             raise ValueError(f"{rows.name} must have the {k} classes of n_classes, got {rows.n_classes}")
-        self._set(self._binned.plus(bin_rows(rows, self._bins, target, classwise=k is not None)))
+        if self._n_labels not in (None, rows.n_labels):
+            raise ValueError(
+                f"{rows.name} must have the {self._n_labels} labels of n_labels, got {rows.n_labels}"
+            )
+        classwise = k is not None or self._n_labels is not None
+        self._set(self._binned.plus(bin_rows(rows, self._bins, target, classwise=classwise)))
         return self
 
     def merge(self, other: CalibrationStats) -> CalibrationStats:
@@ -113,7 +155,7 @@ class CalibrationStats:
         """
         if not isinstance(other, CalibrationStats):
             raise TypeError(f"other must be CalibrationStats, got {type(other).__name__}")
-        for name in ("n_bins", "n_classes", "convention", "target"):
+        for name in SETTINGS:
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs and {mine, theirs} != {None, "top"}:
                 raise ValueError(f"stats to merge must have the same {name}, got {mine!r} and {theirs!r}")
@@ -130,48 +172,13 @@ class CalibrationStats:
             RuntimeError: If torch.distributed is not initialised.
             ValueError: In every process, if a setting differs between them.
         """
-        import torch
-        from torch import distributed
-
-        if not distributed.is_initialized():
-            raise RuntimeError("all_reduce needs torch.distributed.init_process_group to be called before")
-        device = "cuda" if distributed.get_backend(group) == "nccl" else "cpu"
-        target = self._all_same(lambda x, op: distributed.all_reduce(x, op, group=group), device)
-        whole = torch.from_numpy(np.stack(self._binned[:2])).to(device)
-        sums = torch.from_numpy(self._binned.sums.copy()).to(device)
-        distributed.all_reduce(whole, group=group)
-        distributed.all_reduce(sums, group=group)
-        counts, hits = whole.cpu().numpy()
-        return self._with(Binned(counts, hits, sums.cpu().numpy()), target)
-
-    def _all_same(self, reduce: Callable[[Any, Any], Any], device: str) -> Target | None:
-        """Return the target of all processes, after a check that their settings are the same."""
-        import torch
-        from torch.distributed import ReduceOp
-
-        conventions: tuple[Convention, ...] = get_args(Convention)
-        targets: tuple[Target | None, ...] = (None, *get_args(Target))
-        mine = [self.n_bins, self.n_classes or 0, conventions.index(self.convention)]
-        mine.append(targets.index(self.target))
-        # One reduction for both ends: the largest of -x is minus the smallest.
-        both = torch.tensor([mine, [-x for x in mine]], dtype=torch.int64, device=device)
-        reduce(both, ReduceOp.MAX)
-        most, least = both[0].tolist(), (-both[1]).tolist()
-        for i, name in enumerate(("n_bins", "n_classes", "convention", "target")):
-            if most[i] != least[i] and not (name == "target" and most[i] == targets.index("top")):
-                raise ValueError(
-                    f"stats to reduce must have the same {name} in every process, got "
-                    f"{getattr(self, name)!r} in this one and another elsewhere"
-                )
-        return targets[int(most[3])]
+        settings = {name: getattr(self, name) for name in SETTINGS}
+        return self._with(*all_reduced(settings, self._binned, group))
 
     def to_dict(self) -> dict[str, Any]:
         """Return settings and numbers as what JSON can hold, without loss."""
         return {
-            "n_bins": self.n_bins,
-            "n_classes": self.n_classes,
-            "convention": self.convention,
-            "target": self.target,
+            **{name: getattr(self, name) for name in SETTINGS},
             **{name: a.tolist() for name, a in self._binned._asdict().items()},
         }
 
@@ -184,10 +191,11 @@ class CalibrationStats:
         """
         if not isinstance(data, Mapping):
             raise TypeError(f"stats must be a dictionary, got {type(data).__name__}")
-        names = ("n_bins", "n_classes", "convention", "target", "counts", "hits", "sums")
-        if set(data) != set(names):
-            raise ValueError(f"stats must have exactly the keys {sorted(names)}, got {sorted(data)}")
-        stats = cls(*(data[name] for name in names[:4]))
+        names, later = (*SETTINGS[:4], "counts", "hits", "sums"), SETTINGS[4:]
+        if set(data) - set(later) != set(names):  # older ones have no task
+            raise ValueError(f"stats must have exactly the keys {sorted(names + later)}, got {sorted(data)}")
+        given: dict[str, Any] = {name: data.get(name) for name in SETTINGS}
+        stats = cls(**given)
         counts, hits, sums = (np.asarray(data[name]) for name in names[4:])
         shape = stats._binned.counts.shape
         if not all(a.shape == shape for a in (counts, hits, sums)):
@@ -198,9 +206,12 @@ class CalibrationStats:
             raise ValueError("counts, hits and sums must fulfil 0 <= hits <= counts and sums >= 0")
         if not (sums <= counts * (1 + HALF_SUM_TOLERANCE)).all():
             raise ValueError("sums must be those of probabilities, so not above counts")
-        if (counts[1:].sum(axis=1) != counts[0].sum()).any():
+        n = counts[0].sum() // (stats.n_labels or 1)
+        if (counts[1:].sum(axis=1) != n).any():
             raise ValueError("counts of every class must add up to the number of rows")
-        if len(hits) > 1 and hits[1:].sum() != counts[0].sum():
+        if stats.n_labels and any((a[1:].sum(axis=0) != a[0]).any() for a in (counts, hits)):
+            raise ValueError("counts and hits of the labels must add up to those of all entries")
+        if stats.n_classes and hits[1:].sum() != n:
             raise ValueError("hits of the classes must add up to the number of rows")
         binned = Binned(counts.astype(np.int64), hits.astype(np.int64), sums.astype(np.float64))
         return stats._with(binned, stats.target)
@@ -218,13 +229,37 @@ class CalibrationStats:
         return self._binned.mce()
 
     def classwise_ece(self) -> float:
-        """Return the classwise expected calibration error.
+        """Return the mean of the expected calibration errors of the classes, or of the independent labels.
 
         Raises:
-            ValueError: If n_classes was not given.
+            ValueError: If neither n_classes nor n_labels was given.
         """
         self._classes("classwise_ece")  # raises where there are none
         return self._binned.classwise_ece()
+
+    def class_ece(self) -> Floats:
+        """Return the expected calibration error of each class, or of each independent label."""
+        self._classes("class_ece")
+        return self._binned.class_ece()
+
+    def of_class(self, k: int) -> CalibrationStats:
+        """Return the bins of a class, or of an independent label, as stats of their own: for a diagram."""
+        count = len(self._classes("of_class").counts)
+        k = check_count("k", k, 0, count - 1)
+        target: Target = "positive" if self._n_labels is None else self._target or "positive"
+        stats = CalibrationStats(self.n_bins, None, self.convention, target, task="binary")
+        stats._set(Binned(*(a[k + 1 : k + 2] for a in self._binned)))
+        return stats
+
+    def to_frame(self) -> Any:
+        """Return a frame of pandas with a row for each bin, of each class too where classes have bins.
+
+        Columns: class (-1 for the bins of all), low, high, count, hits, confidence, accuracy.
+
+        Raises:
+            ImportError: If pandas is missing; it says how to install it.
+        """
+        return data_frame(self._columns())
 
     @property
     def n_bins(self) -> int:
@@ -247,8 +282,18 @@ class CalibrationStats:
         return self._target
 
     @property
+    def task(self) -> Task | None:
+        """What the probabilities are; None where their shape says it."""
+        return self._task
+
+    @property
+    def n_labels(self) -> int | None:
+        """How many independent labels there are; None for none."""
+        return self._n_labels
+
+    @property
     def n(self) -> int:
-        """How many rows."""
+        """How many rows; of independent labels, how many entries: rows times labels."""
         return self._binned.n
 
     @property
@@ -304,13 +349,34 @@ class CalibrationStats:
     __hash__ = None  # type: ignore[assignment]  # update changes it
 
     def __repr__(self) -> str:
-        return (
-            f"CalibrationStats(n_bins={self.n_bins}, n_classes={self.n_classes}, "
-            f"convention={self.convention!r}, target={self.target!r}, n={self.n})"
-        )
+        settings = [f"{name}={getattr(self, name)!r}" for name in SETTINGS[:4]]
+        settings += [
+            f"{name}={value!r}" for name in SETTINGS[4:] if (value := getattr(self, name)) is not None
+        ]
+        return f"CalibrationStats({', '.join(settings)}, n={self.n})"
+
+    def _repr_html_(self) -> str:
+        columns = {name: a[: len(self.counts)] for name, a in self._columns().items() if name != "class"}
+        caption = f"ECE {self.ece():.4f}, MCE {self.mce():.4f}, n {self.n}" if self.n else "no rows"
+        return html_table(list(columns), zip(*(a.tolist() for a in columns.values()), strict=True), caption)
+
+    def _columns(self) -> dict[str, npt.NDArray[Any]]:
+        counts, hits, sums = self._binned
+        k, bins = counts.shape
+        return {
+            "class": np.repeat(np.arange(-1, k - 1), bins),
+            "low": np.tile(self.edges[:-1], k),
+            "high": np.tile(self.edges[1:], k),
+            "count": counts.reshape(-1),
+            "hits": hits.reshape(-1),
+            "confidence": _mean(sums, counts).reshape(-1),
+            "accuracy": _mean(hits, counts).reshape(-1),
+        }
 
     def _with(self, binned: Binned, target: Target | None) -> CalibrationStats:
-        stats = CalibrationStats(self.n_bins, self.n_classes, self.convention, target)
+        stats = CalibrationStats(
+            self.n_bins, self.n_classes, self.convention, target, task=self.task, n_labels=self.n_labels
+        )
         stats._set(binned)
         return stats
 
@@ -320,7 +386,7 @@ class CalibrationStats:
         self._binned = binned
 
     def _classes(self, name: str) -> Binned:
-        if self._n_classes is None:
+        if self._n_classes is None and self._n_labels is None:
             raise ValueError(f"{name} needs CalibrationStats(n_classes=K), got n_classes=None")
         return Binned(*(a[1:] for a in self._binned))
 
@@ -333,7 +399,9 @@ def _mean(total: npt.NDArray[Any], counts: Integers) -> Floats:
 
 
 def stats_of(rows: Rows, n_bins: int) -> CalibrationStats:
-    """Return the stats of rows that were checked before, for the top label."""
-    stats = CalibrationStats(n_bins)
-    stats._set(bin_rows(rows, make_bins(n_bins), "top"))
+    """Return the stats of rows that were checked before: for class 1 if ``task`` says so, or the top one."""
+    n_labels = rows.n_labels if rows.task == "multilabel" else None
+    stats = CalibrationStats(n_bins, task=rows.task, n_labels=n_labels)
+    classwise = n_labels is not None
+    stats._set(bin_rows(rows, make_bins(n_bins), stats.target or "top", classwise=classwise))
     return stats
