@@ -24,6 +24,9 @@ ENOUGH = 1 << 15
 LARGEST_GAMMA = 16.0
 """Beyond it 1 - q would have to be exact for small q."""
 
+LARGEST_BINS = 1 << 22
+"""How many numbers all threads together may have bins in."""
+
 LEAST_REST = {4: 1e-25, 8: 1e-280}
 """By the size of a number: what the other classes have, against the top, below which a row is left out."""
 
@@ -130,6 +133,47 @@ def moments(z: Array, b: float) -> Array | None:
     run = module.moments_of_floats if _size(z) == 4 else module.moments_of_doubles
     run(n, n * k, _threads(z), _team(z), (z, out), k, *where, b, out.ctypes.data)
     return out
+
+
+def bins(
+    probs: Array,
+    labels: Array,
+    tolerance: float,
+    n_bins: int,
+    edges: tuple[Array, Array],
+    *,
+    classwise: bool,
+) -> tuple[Array, Array, Array] | None:
+    """Return counts, hits and sums of the bins of the largest class, and if asked for of every class.
+
+    Args:
+        probs: Shape (..., K).
+        labels: One for each row, int64, within the classes.
+        tolerance: How far the sum of a row may be from 1; where one is further, there is no result.
+        n_bins: How many bins were asked for.
+        edges: The lower and the upper edges of the bins that there are, (lo, hi], float64.
+        classwise: See above.
+    """
+    module = kernels.load("bins") if _fits(probs) and labels.flags.c_contiguous else None
+    where = None if module is None else _rows(probs, probs.ndim - 1)
+    below, above = edges
+    c, threads, slots = probs.shape[-1], _threads(probs), len(below)
+    width, parts = 1 + classwise * c, 8 * threads
+    if module is None or where is None or parts * width * slots > LARGEST_BINS:
+        return None
+    cells, firsts = np.zeros((parts, 3, width, slots)), np.zeros((parts, 2, c * classwise))
+    run = module.bins_of_floats if _size(probs) == 4 else module.bins_of_doubles
+    addresses = [_address(a) for a in (below, above, cells, firsts)]
+    fields = (c, *where, _address(labels), tolerance, n_bins, slots, *addresses[:2], classwise, *addresses[2:])
+    owners = (probs, labels, below, above, cells, firsts)
+    wrong, _ = run(len(labels), _entries(probs), threads, None, owners, *fields)
+    if wrong:
+        return None
+    counts, hits, sums = cells.sum(axis=0)
+    if classwise:
+        counts[1:, 0] += firsts[:, 0].sum(axis=0)
+        sums[1:, 0] += firsts[:, 1].sum(axis=0)
+    return counts.astype(np.int64), hits.astype(np.int64), sums
 
 
 def _run(
