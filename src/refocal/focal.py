@@ -6,12 +6,14 @@ classes. Every function takes NumPy, PyTorch or JAX arrays and returns the same 
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 import numpy as np
 
+from refocal import _compiled as compiled
 from refocal._arrays import (
     Array,
     ArrayT,
@@ -130,6 +132,11 @@ def psi(probs: Any, gamma: Numbers, *, axis: int = -1, check: bool = True) -> An
     probs, axis = check_scores("probs", probs, axis)
     gamma = check_gamma(gamma, probs, axis)
     check_probs("probs", probs, axis, check)
+    if isinstance(gamma, float):
+        plain = functools.partial(_rows_of, psi_body, gamma)
+        found = compiled.psi(probs, gamma, axis, plain=plain, logarithm=False, scores=True)
+        if found is not None:
+            return found
     return map_rows(psi_body, probs, gamma, axis=axis, kernel=_psi_kernel if _is_small(gamma) else None)
 
 
@@ -165,7 +172,16 @@ def log_psi(logits: Any, gamma: Numbers, *, axis: int = -1, check: bool = True) 
     gamma = check_gamma(gamma, logits, axis)
     if check:
         warn_if_probs("logits", logits, axis)
+    if isinstance(gamma, float):
+        found = compiled.psi(logits, gamma, axis, plain=functools.partial(_rows_of, _log_psi, gamma))
+        if found is not None:
+            return found
     return map_rows(_log_psi, logits, gamma, axis=axis, kernel=_log_psi_kernel if _is_small(gamma) else None)
+
+
+def _rows_of(body: Callable[..., Array], gamma: float, rows: Array) -> Array:
+    """Return what ``body`` makes of rows (n, K)."""
+    return map_rows(body, rows, gamma, axis=1)
 
 
 @overload

@@ -9,6 +9,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from refocal import _compiled as compiled
 from refocal._arrays import (
     Array,
     ArrayT,
@@ -76,6 +77,11 @@ def focal_minimizer(posterior: Any, gamma: Numbers, *, axis: int = -1, check: bo
     gamma = check_gamma(gamma, posterior, axis)
     check_probs("posterior", posterior, axis, check)
     xp = namespace(posterior)
+    if isinstance(gamma, float):
+        plain = functools.partial(_minimizer_of_rows, gamma)
+        found = compiled.minimizer(posterior, gamma, axis, plain=plain, steps=MAX_STEPS)
+        if found is not None:
+            return found
     if not (
         isinstance(gamma, float)
         and works_in_blocks(posterior)
@@ -86,6 +92,10 @@ def focal_minimizer(posterior: Any, gamma: Numbers, *, axis: int = -1, check: bo
     values = posterior.detach().numpy() if is_torch(posterior) else posterior
     result = map_rows(_minimizer, values, gamma, axis=axis, kernel=_minimizer_kernel)
     return xp.asarray(result, device=device(posterior))
+
+
+def _minimizer_of_rows(gamma: float, rows: Array) -> Array:
+    return map_rows(_minimizer, rows, gamma, axis=1)
 
 
 def _minimizer(xp: Namespace, posterior: Array, gamma: Gamma, axis: int) -> Array:

@@ -15,6 +15,7 @@ import torch
 from kernel_problems import problem, value_and_gradient
 from numba import carray
 
+from refocal import kernels
 from refocal.torch import FocalLoss, dispatch, focal_loss, sigmoid_focal_loss, which_form
 
 entries = pytest.importorskip("refocal.kernels.entries")
@@ -488,6 +489,7 @@ def test_numba_that_cannot_be_loaded_is_said_once(tmp_path):
 
 def test_a_switch_that_does_not_exist(monkeypatch):
     monkeypatch.setattr(dispatch, "_kernels", None)
+    monkeypatch.setattr(kernels, "_wanted", kernels._wanted.__wrapped__)
     monkeypatch.setenv("REFOCAL_KERNELS", "on")
     with pytest.raises(ValueError, match=r"^REFOCAL_KERNELS must be 'cpu' or 'off', got 'on'$"):
         focal_loss(torch.zeros(1, 2), torch.tensor([0]))

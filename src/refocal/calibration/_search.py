@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from refocal import _compiled as compiled
 from refocal._arrays import FEW_CLASSES
 from refocal._rows import Floats, Rows, slices
 
@@ -60,6 +61,9 @@ def _blocks(rows: Rows) -> Iterator[slice]:
 def moments(rows: Rows, b: float, order: int = 2) -> Floats:
     """Return the sums over the classes of e^t, t e^t, t^2 e^t up to an order; float64, (order + 1, n)."""
     z, k = rows.z, rows.z.shape[1]
+    found = compiled.moments(z, b)
+    if found is not None:
+        return np.asarray(found[: order + 1])
     few = k <= FEW_CLASSES  # then NumPy is faster with the classes along the first axis
     ones = np.ones(k, dtype=z.dtype)  # the product with it is the fastest sum
     scratch = np.empty((2, *z[next(_blocks(rows))].shape), dtype=z.dtype)

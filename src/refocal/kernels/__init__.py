@@ -6,12 +6,46 @@ modules of this package need Numba; the package itself does not.
 
 from __future__ import annotations
 
+import functools
+import importlib
+import os
+import warnings
 from collections.abc import Sequence
+from typing import Any
 
-__all__ = ["SLACK", "rows"]
+__all__ = ["SLACK", "load", "rows"]
 
 SLACK = 0.01
 """How far a target of a binary problem may lie outside 0..1: what rounding in half precision does."""
+
+
+def load(name: str) -> Any:
+    """Return a module of this package, or None where machine code is not wanted or not to be had.
+
+    Raises:
+        ValueError: If REFOCAL_KERNELS is none of its values.
+    """
+    return importlib.import_module(f"refocal.kernels.{name}") if _wanted() else None
+
+
+@functools.cache
+def _wanted() -> bool:
+    switch = os.environ.get("REFOCAL_KERNELS", "cpu")
+    if switch not in ("cpu", "off"):
+        raise ValueError(f"REFOCAL_KERNELS must be 'cpu' or 'off', got {switch!r}")
+    if switch == "off":
+        return False
+    try:
+        import numba
+
+        if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
+            return False
+        importlib.import_module("refocal.kernels.machine")
+    except Exception as error:  # whatever a Numba that does not fit the other packages raises
+        if not (isinstance(error, ModuleNotFoundError) and error.name == "numba"):  # an extra, not asked for
+            warnings.warn(f"refocal goes without compiled kernels: {error}", RuntimeWarning, stacklevel=5)
+        return False
+    return True
 
 
 def rows(shape: Sequence[int], strides: Sequence[int], axis: int) -> tuple[int, int, int, int] | None:

@@ -76,11 +76,12 @@ def larger(typingctx: Any, x: Any, y: Any) -> Any:
     """Return the larger number, in one instruction; which one next to a NaN is left open."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = ir.FunctionType(F32, [F32, F32])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.maxnum.f32")
+        one = args[0].type
+        kind = ir.FunctionType(one, [one, one])
+        function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.maxnum.f{x.bitwidth}")
         return builder.call(function, args, fastmath=("nnan", "nsz"))
 
-    return types.float32(types.float32, types.float32), codegen
+    return x(x, x), codegen
 
 
 @intrinsic

@@ -235,16 +235,22 @@ def _pointer(kind: Any) -> Any:
 floats, doubles, integers = _pointer(types.float32), _pointer(types.float64), _pointer(types.int64)
 
 
-@intrinsic
-def stack(typingctx: Any) -> Any:
-    """Return memory for `SOME` numbers on the stack of the function that calls it, which must be a kernel."""
+def _stack(kind: Any, word: ir.Type) -> Any:
+    @intrinsic
+    def stack(typingctx: Any) -> Any:
+        """Return memory for `SOME` numbers on the stack of the function that calls it, a kernel."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        memory = cgutils.alloca_once(builder, ir.ArrayType(F32, SOME))
-        memory.align = 64
-        return builder.bitcast(memory, F32.as_pointer())
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            memory = cgutils.alloca_once(builder, ir.ArrayType(word, SOME))
+            memory.align = 64
+            return builder.bitcast(memory, word.as_pointer())
 
-    return types.CPointer(types.float32)(), codegen
+        return types.CPointer(kind)(), codegen
+
+    return stack
+
+
+stack, stack_of_doubles = _stack(types.float32, F32), _stack(types.float64, ir.DoubleType())
 
 
 @intrinsic

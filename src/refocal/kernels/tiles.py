@@ -5,7 +5,7 @@ from __future__ import annotations
 from numba import carray
 
 from refocal.kernels.entries import SOME, ZERO, entry, exactly
-from refocal.kernels.machine import floats
+from refocal.kernels.machine import doubles, floats
 
 
 @exactly
@@ -49,6 +49,12 @@ def memory(on_stack, heap, number, c):
     By its address: of an array that Numba allocates it also counts the users, slice by slice.
     """
     return carray(on_stack, SOME) if c <= SOME else carray(floats(heap + 4 * number * c), c)
+
+
+@entry
+def memory_of_doubles(on_stack, heap, number, c):
+    """Return `memory` in double precision."""
+    return carray(on_stack, SOME) if c <= SOME else carray(doubles(heap + 8 * number * c), c)
 
 
 @exactly

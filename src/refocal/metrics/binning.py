@@ -9,10 +9,14 @@ from typing import Any, Literal, NamedTuple, Self, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
+from refocal import _compiled as compiled
 from refocal._checks import check_count
 from refocal._rows import HALF_SUM_TOLERANCE, Floats, Integers, Rows, Target, confidence_of
 
 Convention: TypeAlias = Literal["refocal", "torchmetrics", "netcal", "sklearn", "guo"]
+
+AS_THEY_ARE = ("refocal", "sklearn", "guo")
+"""Conventions with bins (lo, hi] that take confidences as they are."""
 
 LARGEST_N_BINS = 100_000
 """Far below the number of bins whose edges float32 cannot tell apart."""
@@ -168,6 +172,17 @@ def bin_rows(rows: Rows, bins: Bins, target: Target, *, classwise: bool = False)
 
     Independent labels are the classes of their rows.
     """
+    if rows.kind == "probs" and not rows.is_binary and rows.kept is None and bins.convention in AS_THEY_ARE:
+        fast = compiled.bins(
+            rows.values,
+            rows.labels,
+            rows.tolerance,
+            bins.n_bins,
+            (bins.below, bins.above),
+            classwise=classwise,
+        )
+        if fast is not None:
+            return Binned(*fast)
     labelled = rows.task == "multilabel"
     k = None if not classwise else rows.n_labels if labelled else rows.n_classes
     found = Binned.zeros(bins, k)

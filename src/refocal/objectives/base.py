@@ -195,8 +195,26 @@ class _InBlocks(Objective):
         logits, axis = self._checked("logits", logits, axis)
         if self.scores == "softmax":
             warn_if_probs("logits", logits, axis)
-        y: ArrayT = map_rows(self._log_posterior, logits, *self._parameters(logits, axis), axis=axis)
+        found = self._compiled(logits, axis, logarithm=True)
+        y: ArrayT = self._log_posterior_of(logits, axis) if found is None else found
         return y
+
+    def posterior(self, logits: ArrayT, *, axis: int = -1) -> ArrayT:
+        """Return the true probabilities that belong to the logits of a model trained with this loss."""
+        given, at = self._checked("logits", logits, axis)
+        found: ArrayT | None = self._compiled(given, at, logarithm=False)
+        if found is None:
+            return super().posterior(logits, axis=axis)
+        if self.scores == "softmax":
+            warn_if_probs("logits", given, at)
+        return found
+
+    def _log_posterior_of(self, logits: Array, axis: int) -> Array:
+        return map_rows(self._log_posterior, logits, *self._parameters(logits, axis), axis=axis)
+
+    def _compiled(self, logits: Array, axis: int, *, logarithm: bool) -> Array | None:
+        """Return the posterior or its logarithm by machine code, where there is some."""
+        return None
 
     def posterior_from_probs(self, probs: ArrayT, *, axis: int = -1, check: bool = True) -> ArrayT:
         """Return the true probabilities that belong to scores; prefer `posterior` of the logits."""

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from refocal import _compiled as compiled
 from refocal._arrays import (
     Array,
     ArrayT,
@@ -130,6 +131,20 @@ class Focal(_InBlocks):
         )
         return self.gamma if plain else None
 
+    def _compiled(self, logits: Array, axis: int, *, logarithm: bool) -> Array | None:
+        if type(self) is not Focal or self.label_smoothing:
+            return None
+        self._parameters(logits, axis)  # which checks the number of classes
+
+        def plain(rows: Array) -> Array:
+            log_posterior = self._log_posterior_of(rows, 1)
+            return log_posterior if logarithm else namespace(rows).exp(log_posterior)
+
+        log_weights = None if self.weight is None else tuple(math.log(w) for w in self.weight)
+        return compiled.psi(
+            logits, self.gamma, axis, plain=plain, logarithm=logarithm, log_weights=log_weights
+        )
+
     def _parameters(self, like: Array, axis: int) -> tuple[Any, Any]:
         """Return gamma and weight."""
         return per_class("gamma", self.gamma, like, axis), per_class("weight", self.weight or 1.0, like, axis)
@@ -231,6 +246,12 @@ class SigmoidFocal(_InBlocks):
         of_zero = of_zero * xp.where((y == 1) & (miss == xp.inf), 0, miss)
         loss = of_one + of_zero if alpha is None else alpha * of_one + (1 - alpha) * of_zero
         return xp.astype(loss, logits.dtype, copy=False)
+
+    def _compiled(self, logits: Array, axis: int, *, logarithm: bool) -> Array | None:
+        numbers = isinstance(self.gamma, float) and (self.alpha is None or isinstance(self.alpha, float))
+        if type(self) is not SigmoidFocal or self.label_smoothing or not numbers:
+            return None
+        return compiled.binary_posterior(logits, *self._parameters(logits, axis), logarithm=logarithm)
 
     def _class_arrays(self, like: Array, axis: int) -> tuple[Any, Any]:
         alpha = None if self.alpha is None else per_class("alpha", self.alpha, like, axis)

@@ -6,9 +6,9 @@ import numpy as np
 
 from refocal._rows import Floats
 from refocal.objectives import Objective, log_posterior_of, logits_of
-from refocal.thresholds import score_posterior, score_threshold
 from refocal.report.measure import Sampled
 from refocal.report.numbers import Curve, Thresholds
+from refocal.thresholds import score_posterior, score_threshold
 
 CURVE_POINTS = 101
 DRAWN_ROWS = 300

@@ -14,8 +14,6 @@ the formula. The environment variable REFOCAL_KERNELS is ``cpu`` (the default) o
 from __future__ import annotations
 
 import math
-import os
-import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -26,7 +24,7 @@ from torch.autograd import Function
 
 from refocal._arrays import are_plain_tensors
 from refocal._checks import LARGEST_GAMMA
-from refocal.kernels import rows
+from refocal.kernels import load, rows
 from refocal.torch.eager import OF_ROWS, TENSORS, Loss, Number, Sigmoid, Softmax, bad_target
 
 KEEP = 32
@@ -79,25 +77,10 @@ def kernels() -> dict[str, ModuleType]:
     """Return the modules of machine code, none where they are not wanted or not to be had."""
     global _kernels
     if _kernels is None:
-        switch = os.environ.get("REFOCAL_KERNELS", "cpu")
-        if switch not in ("cpu", "off"):
-            raise ValueError(f"REFOCAL_KERNELS must be 'cpu' or 'off', got {switch!r}")
-        _kernels = _load() if switch == "cpu" else {}
+        names = {"hard": "softmax", "soft": "softmax", "sigmoid": "sigmoid", "machine": "machine"}
+        found = {name: load(module) for name, module in names.items()}
+        _kernels = {} if None in found.values() else found
     return _kernels
-
-
-def _load() -> dict[str, ModuleType]:
-    try:
-        import numba
-
-        if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
-            return {}
-        from refocal.kernels import machine, sigmoid, softmax
-    except Exception as error:  # whatever a Numba that does not fit the other packages raises
-        if not (isinstance(error, ModuleNotFoundError) and error.name == "numba"):  # an extra, not asked for
-            warnings.warn(f"refocal goes without compiled kernels: {error}", RuntimeWarning, stacklevel=4)
-        return {}
-    return {"hard": softmax, "soft": softmax, "sigmoid": sigmoid, "machine": machine}
 
 
 # The losses
