@@ -1,6 +1,6 @@
 """Bins of confidences as machine code: one read of the probabilities, counted and summed in double precision.
 
-Nothing is counted for a row that is no distribution; the caller, who is told how many there are, says what is wrong.
+Nothing is counted for a row that is no distribution; the caller is told how many there are.
 """
 
 from __future__ import annotations
@@ -123,14 +123,14 @@ FIELDS = {
     "cells": INT,
     "firsts": INT,
 }
-"""How many classes; probabilities and labels; how far a sum may be from 1; how many bins were asked for, how many
-there are, and their edges; whether the classes have bins too; for each part counts, hits and sums of all bins, and
-counts and sums of the first bin of each class."""
+"""How many classes; probabilities and labels; how far a sum may be from 1; how many bins were asked for,
+how many there are, and their edges; whether the classes have bins too; for each part counts, hits and sums of
+all bins, and counts and sums of the first bin of each class."""
 
 
 @kernel(**FIELDS)
 def bins_of_floats(record):
-    """Bins of probabilities in single precision; the first sum is the number of rows that are no distribution."""
+    """Bins in single precision; the first sum is the number of rows that are no distribution."""
     a = carray(record, 1)[0]
     heap = np.empty(a.c if a.c > SOME else 0, np.float32)
     _run(record, a, carray(floats(a.p), ENDLESS), memory(stack(), heap.ctypes.data, 0, a.c))
@@ -139,7 +139,7 @@ def bins_of_floats(record):
 
 @kernel(**FIELDS)
 def bins_of_doubles(record):
-    """Bins of probabilities in double precision."""
+    """Bins in double precision."""
     a = carray(record, 1)[0]
     heap = np.empty(a.c if a.c > SOME else 0, np.float64)
     at = heap.ctypes.data

@@ -1,7 +1,7 @@
 """The inverse of psi as machine code: Newton's method of `refocal.minimizer`, some rows at a time.
 
-x is log q minus that of the top class, which is that of the posterior. A row in which one class is too far ahead
-of all others, or that has a NaN, is left to the caller: it is filled with NaN and counted.
+x is log q minus that of the top class, which is that of the posterior. A row in which one class is too far
+ahead of all others, or that has a NaN, is left to the caller: it is filled with NaN and counted.
 """
 
 from __future__ import annotations
@@ -256,8 +256,8 @@ FIELDS = {
     "steps": INT,
     "result": ROWS,
 }
-"""How many classes; the posterior; what the others must have against the top; gamma; the relative step that is the
-last one; how many there may be; where the scores go."""
+"""How many classes; the posterior; what the others must have against the top; gamma; the relative step that
+is the last one; how many there may be; where the scores go."""
 
 
 @kernel(**FIELDS)

@@ -1,4 +1,4 @@
-"""The posterior of the sigmoid focal loss as machine code: one read of the logits, one write of the result."""
+"""The posterior of the sigmoid focal loss as machine code: one read, one write, in either precision."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from refocal.kernels.entries import ONE, SOME, ZERO, F, entry, exactly, wide
 from refocal.kernels.machine import INT, REAL, doubles, floats, kernel, next_part
 
 SMALL = F(1e-8)
-"""Below it log(1 + x) / x is 1 in single precision; in double precision, x is so small only beyond |z| = 18."""
+"""Below it log(1 + x) / x is 1 - x / 2 in either precision."""
 
 HALF = F(0.5)
 
@@ -58,8 +58,8 @@ def _run(record, a, z, result, numbers):
 
 
 FIELDS = {"z": INT, "gamma": REAL, "shift": REAL, "logarithm": INT, "result": INT, "numbers": INT}
-"""Logits; gamma and what alpha adds to the log-odds; whether the logarithm is wanted; where the result goes, and
-memory for two numbers in its precision."""
+"""Logits; gamma and what alpha adds to the log-odds; whether the logarithm is wanted; where the result goes,
+and memory for two numbers in its precision."""
 
 
 @kernel(**FIELDS)

@@ -1,8 +1,9 @@
-"""psi and its logarithm as machine code: one read of the scores, one write of the result, in either precision.
+"""psi and its logarithm as machine code: one read of the scores, one write, in either precision.
 
-The formulas are those of `refocal.focal`. Sums over a row are in double precision; what takes long is done over
-all entries of several rows at a time, since the end of a short row would not be vectorised. A row in which one
-class is too far ahead of all others, or that has a NaN, is left to the caller: it is filled with NaN and counted.
+The formulas are those of `refocal.focal`. Sums over a row are in double precision; what takes long is done
+over all entries of several rows at a time, since the end of a short row would not be vectorised. A row in
+which one class is too far ahead of all others, or that has a NaN, is left to the caller: it is filled with
+NaN and counted.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ ENDLESS = 1 << 60
 
 
 MANY = SOME // 4
-"""How many rows are worked on at a time at most: the memory for `SOME` numbers is shared by four of each row."""
+"""How many rows are worked on at a time at most: memory for `SOME` numbers is shared by four of each row."""
 
 
 # Entries of several rows
@@ -269,9 +270,9 @@ FIELDS = {
     "logarithm": INT,
     "result": ROWS,
 }
-"""How many classes; logits, or ``scores`` of rows with sum 1; the share of the others, against the top, below which
-a row is left to the caller; gamma, or whether each class has its ``own``, and where gammas are and, behind them,
-what is added to log h of each class; whether the logarithm is wanted, and where it goes."""
+"""How many classes; logits, or ``scores`` of rows with sum 1; the share of the others, against the top, below
+which a row is left to the caller; gamma, or whether each class has its ``own``, and where gammas are and,
+behind them, what is added to log h of each class; whether the logarithm is wanted, and where it goes."""
 
 
 @kernel(**FIELDS)

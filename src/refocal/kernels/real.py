@@ -1,7 +1,7 @@
 """Exponential and logarithm in either precision, for loops that are vectorised.
 
-In single precision they are those of `refocal.kernels.entries`; in double precision polynomials that are right to
-a few units of the last digit.
+In single precision they are those of `refocal.kernels.entries`; in double precision polynomials that are
+right to a few units of the last digit.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def exp(x: Any) -> Any:
 def log(x: Any) -> Any:
     """Return log x for a normal x > 0, and that of the smallest normal number for anything below it.
 
-    In single precision next to x = 1 what is lost is a few units of the last digit of 1, not of the logarithm.
+    In single precision next to x = 1 a few units of the last digit of 1 are lost, not of the logarithm.
     """
 
 
