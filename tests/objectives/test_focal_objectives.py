@@ -160,7 +160,7 @@ def test_smoothing_leaves_a_probability_to_every_class():
     left = np.maximum(s - 0.1 / 3, 0.01 * s)
     np.testing.assert_allclose(p, left / left.sum(axis=1, keepdims=True), rtol=1e-12)
     assert (p > 0).all()
-    np.testing.assert_allclose(np.log(p), taken_out.log_posterior(z), rtol=1e-12)
+    np.testing.assert_allclose(np.log(p), taken_out.log_posterior(z), rtol=1e-12, atol=1e-15)
     assert p[2] == pytest.approx((s[2] - 0.1 / 3) / 0.9, abs=1e-14)  # all above: nothing but the formula
     loss, bound = -taken_out.log_posterior(z), -smoothed.log_posterior(z) + np.log(100) + 0.01 * 0.1 / 0.9
     assert (loss <= bound).all()

@@ -40,8 +40,8 @@ class Selection:
         negligible: The difference in NLL, in nats, that counts as none.
         methods: From simple to complex.
         skipped: Names of methods that could not be fitted, each with the reason.
-        winner: The name of the simplest method whose NLL is above the smallest one by no more than half a
-            standard error of the difference, or than ``negligible``.
+        winner: The name of the simplest method whose NLL is above the smallest one by no more than
+            ``negligible``.
         clear: Whether the lead is clear: every simpler method is clearly worse, no other one can be
             better by more than ``negligible``, and none was skipped.
         psi_gap: NLL of `psi` alone minus that of the raw scores, with its paired interval; None without psi.

@@ -262,6 +262,7 @@ def _advise(run: Run) -> Advice:
     losses = {name: nll(log_p, y, from_logits=True) for name, log_p in log_probs.items()}
     eces = {name: CalibrationStats(N_BINS).update(np.exp(p), y).ece() for name, p in log_probs.items()}
     winner = selection.method(selection.winner)
+    assert isinstance(winner.temperature, float)  # one for all classes
     return Advice(
         paradigm,
         gamma,
