@@ -60,7 +60,8 @@ class Report(_Page):
     Args:
         scores: Probabilities, shape (n, K); (n,) for class 1 of two; (n, L) for independent labels. NumPy,
             PyTorch, JAX.
-        labels: Integers within 0..K-1, shape (n,); for independent labels 0 and 1, shape (n, L).
+        labels: Integers within 0..K-1, or names of ``classes``, shape (n,); for independent labels 0 and 1,
+            shape (n, L).
         objective: What the model was trained with; None for gamma 2, and the page says so.
         task: "multiclass", "binary" for scores (n,), or "multilabel"; None if the objective says it: a loss
             on a softmax is "multiclass", one on a sigmoid one of the others, by the shape.
@@ -258,7 +259,9 @@ def _numbers(
         if gathered is None:
             scores = as_array(scores)
             objective, task = _said(objective, task, tuple(scores.shape))
-            gathered = Gathered(task, from_logits=from_logits, n_bins=n_bins, sample=sample, seed=seed)
+            gathered = Gathered(
+                task, from_logits=from_logits, n_bins=n_bins, sample=sample, seed=seed, classes=classes
+            )
         gathered.add(scores, labels)
     if gathered is None or gathered.n_rows == 0:
         raise ValueError("scores must have at least 1 row, got none")
