@@ -254,7 +254,7 @@ def _numbers(
     level, seed = check_level(level), check_count("seed", seed, 0)
     if sample is not None:
         check_count("sample", sample, 2)
-    given, gathered = objective is not None, None
+    given, gathered, names = objective is not None, None, None
     for scores, labels in batches:
         if gathered is None:
             scores = as_array(scores)
@@ -263,11 +263,12 @@ def _numbers(
                 task, from_logits=from_logits, n_bins=n_bins, sample=sample, seed=seed, classes=classes
             )
         gathered.add(scores, labels)
-    if gathered is None or gathered.n_rows == 0:
+        if names is None and gathered.n_rows:
+            names = _class_names(classes, gathered.n_classes, gathered.task)
+    if gathered is None or names is None:
         raise ValueError("scores must have at least 1 row, got none")
-    assert objective is not None  # of the first batch
-    assert task is not None
-    names = _class_names(classes, gathered.n_classes, task)
+    assert objective is not None  # as that of the first batch
+    task = gathered.task
     sampled = measure.Sampled.of(gathered)
     selection, refusal = measure.select(sampled, objective, level=level, n_bins=n_bins, seed=seed)
     winner = None if selection is None else selection.method(selection.winner)
