@@ -270,8 +270,8 @@ def test_a_missing_class_and_one_never_predicted():
     z = z[kept]
     z[:, 2] -= 50
     numbers = Report(z, y[kept], objective=Focal(2.0), from_logits=True).numbers
-    assert "Never a label in these rows: 3. Nothing can be said about them." in numbers.warnings
-    assert "Never predicted, though a label: 2." in numbers.warnings
+    assert "Classes that no row has: 3. Nothing can be said about them." in numbers.warnings
+    assert "Classes that are never predicted, though rows have them: 2." in numbers.warnings
     assert numbers.classes[3].recall is None
 
 
@@ -303,10 +303,8 @@ def test_a_label_of_probability_0_leaves_the_page_without_advice():
 def test_many_classes_are_counted_not_listed_in_warnings():
     z, y = rows(300, 40)
     numbers = Report(z, np.zeros_like(y), objective=Focal(2.0), from_logits=True).numbers
-    (warning,) = (w for w in numbers.warnings if w.startswith("Never a label"))
-    assert (
-        warning == "Never a label in these rows: 1, 2, 3, 4, 5 and 34 more. Nothing can be said about them."
-    )
+    (warning,) = (w for w in numbers.warnings if w.startswith("Classes that no row has"))
+    assert warning == "Classes that no row has: 1, 2, 3, 4, 5 and 34 more. Nothing can be said about them."
 
 
 def test_json_is_all_numbers_and_strict():
