@@ -31,6 +31,7 @@ top = {name.split("/")[0] for name in installed} - {".."}  # ".." leads to bin/r
 assert top == {"refocal", f"refocal-{refocal.__version__}.dist-info"}, top
 data = {"published.csv", "data/registry.csv"}
 assert {"refocal/py.typed", *(f"refocal/experiments/{name}" for name in data)} <= installed
+assert {f"refocal/report/page.{kind}" for kind in ("html", "css", "js")} <= installed
 
 posterior = refocal.psi(np.array([[0.5, 0.3, 0.2]]), 2.0)
 assert posterior.shape == (1, 3), posterior

@@ -95,6 +95,17 @@ def test_no_rows_and_other_columns():
         Report.from_stream([(z, y), (z[:, :2], y % 2)], from_logits=True)
 
 
+def test_wrong_names_are_told_after_the_first_batch():
+    z, y = rows(20, 3)
+
+    def endless():
+        while True:
+            yield z, y
+
+    with pytest.raises(ValueError, match=r"^classes must have one name for each of the 3 classes, got 2$"):
+        Report.from_stream(endless(), from_logits=True, classes=["a", "b"])
+
+
 def test_what_is_kept_does_not_grow_with_the_rows():
     rng = np.random.default_rng(0)
     gathered = Gathered("multiclass", from_logits=True, n_bins=10, sample=100, seed=0)

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 import torch
 
@@ -45,6 +46,10 @@ CALLS = {
     "independent labels": lambda: Report(
         SCORES, np.eye(3, dtype=int)[LABELS], objective=SigmoidFocal(2.0, alpha=0.25), from_logits=True
     ),
+    "labels by name": lambda: Report(PROBS, np.array(["a", "b", "c"])[LABELS], classes=["a", "b", "c"]),
+    "a column of pandas": lambda: Report(
+        pandas.DataFrame(PROBS), pandas.Series(LABELS).map({0: "a", 1: "b", 2: "c"}), classes=["a", "b", "c"]
+    ),
     "names of any kind": lambda: Report(PROBS, LABELS, classes=[0.5, None, ("a", "b")]),
     "batches": lambda: Report.from_stream([(PROBS[:100], LABELS[:100]), (PROBS[100:], LABELS[100:])]),
     "weights": lambda: Report(SCORES, LABELS, objective=Focal(2.0, weight=[1, 2, 3]), from_logits=True),
@@ -60,3 +65,15 @@ def test_it_makes_a_page(call):
     assert made.numbers.n_rows == 200
     assert made.numbers.headline in made.html()
     assert json.loads(made.json())["n_rows"] == 200
+
+
+def test_labels_by_name_are_those_by_number():
+    named = CALLS["labels by name"]().to_dict()
+    numbered = Report(PROBS, LABELS, classes=["a", "b", "c"]).to_dict()
+    assert named == numbered
+    with pytest.raises(ValueError, match=r"^labels must be among classes, got 'c'$"):
+        Report(
+            PROBS[:, :2] / PROBS[:, :2].sum(axis=1, keepdims=True),
+            np.array(["a", "c"] * 100),
+            classes=["a", "b"],
+        )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from refocal._arrays import as_array
 from refocal._rows import Booleans, Floats, Integers, Rows, checked_rows, slices
@@ -75,6 +76,7 @@ class Gathered:
     Args:
         task: What the scores are of.
         from_logits: Whether scores are logits.
+        classes: Names of the classes, which labels that are no integers are looked up in.
         n_bins: Of the calibration errors.
         sample: How many rows to keep; None for a number that fits the classes.
         seed: Of the sample.
@@ -98,12 +100,22 @@ class Gathered:
     found: Integers
     sample: Sample
 
-    def __init__(self, task: Task, *, from_logits: bool, n_bins: int, sample: int | None, seed: int) -> None:
+    def __init__(
+        self,
+        task: Task,
+        *,
+        from_logits: bool,
+        n_bins: int,
+        sample: int | None,
+        seed: int,
+        classes: Sequence[Any] | None = None,
+    ) -> None:
         self.task, self.from_logits, self.n_bins, self.seed = task, from_logits, n_bins, seed
         self.n_rows, self.nll, self.brier = 0, 0.0, 0.0
         self.all_on_simplex = from_logits
         self.stats = CalibrationStats(n_bins, target="top" if task == "multiclass" else "positive")
         self._size = sample
+        self._classes = None if task == "multilabel" else classes
 
     @property
     def n_classes(self) -> int:
@@ -134,6 +146,8 @@ class Gathered:
         shape = tuple(scores.shape)
         if shape[:1] == (0,):
             return
+        if self._classes is not None and isinstance(labels, np.ndarray) and labels.dtype.kind in "OUT":
+            labels = _places(labels, self._classes)
         self._check_shapes(shape, tuple(labels.shape))
         if self.task == "multilabel":
             scores, labels = scores.reshape(-1), labels.reshape(-1)
@@ -205,6 +219,16 @@ def _blocks(rows: Rows) -> Iterator[tuple[slice, Floats, Floats]]:
         return
     for part, log in rows.log_blocks():
         yield part, np.exp(log), log[np.arange(len(log)), rows.labels[part]]
+
+
+def _places(labels: npt.NDArray[Any], classes: Sequence[Any]) -> Integers:
+    """Return for each label its place among the classes, both compared as texts."""
+    names, place = np.unique(labels.astype(str), return_inverse=True)
+    known = {str(name): i for i, name in enumerate(classes)}
+    unknown = [name for name in names.tolist() if name not in known]
+    if unknown:
+        raise ValueError(f"labels must be among classes, got {unknown[0]!r}")
+    return np.array([known[name] for name in names.tolist()], np.int64)[place].reshape(labels.shape)
 
 
 def columns(probs: Floats) -> Floats:

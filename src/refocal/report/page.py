@@ -100,6 +100,7 @@ def _view(numbers: Numbers, prefix: str, name: str) -> dict[str, Any]:
         "objective_text": source_of(n.objective).removeprefix("refocal."),
         "level_text": f"{100 * n.level:g} %",
         "recommended": winner,
+        "changed": winner is not None and winner.name != "raw",
         "method_words": METHODS,
         "psi_advised": winner is not None and winner.link is not None,
         "after_is_advice": winner is not None and winner.name == n.after_name,

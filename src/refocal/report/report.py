@@ -60,7 +60,8 @@ class Report(_Page):
     Args:
         scores: Probabilities, shape (n, K); (n,) for class 1 of two; (n, L) for independent labels. NumPy,
             PyTorch, JAX.
-        labels: Integers within 0..K-1, shape (n,); for independent labels 0 and 1, shape (n, L).
+        labels: Integers within 0..K-1, or names of ``classes``, shape (n,); for independent labels 0 and 1,
+            shape (n, L).
         objective: What the model was trained with; None for gamma 2, and the page says so.
         task: "multiclass", "binary" for scores (n,), or "multilabel"; None if the objective says it: a loss
             on a softmax is "multiclass", one on a sigmoid one of the others, by the shape.
@@ -253,18 +254,21 @@ def _numbers(
     level, seed = check_level(level), check_count("seed", seed, 0)
     if sample is not None:
         check_count("sample", sample, 2)
-    given, gathered = objective is not None, None
+    given, gathered, names = objective is not None, None, None
     for scores, labels in batches:
         if gathered is None:
             scores = as_array(scores)
             objective, task = _said(objective, task, tuple(scores.shape))
-            gathered = Gathered(task, from_logits=from_logits, n_bins=n_bins, sample=sample, seed=seed)
+            gathered = Gathered(
+                task, from_logits=from_logits, n_bins=n_bins, sample=sample, seed=seed, classes=classes
+            )
         gathered.add(scores, labels)
-    if gathered is None or gathered.n_rows == 0:
+        if names is None and gathered.n_rows:
+            names = _class_names(classes, gathered.n_classes, gathered.task)
+    if gathered is None or names is None:
         raise ValueError("scores must have at least 1 row, got none")
-    assert objective is not None  # of the first batch
-    assert task is not None
-    names = _class_names(classes, gathered.n_classes, task)
+    assert objective is not None  # as that of the first batch
+    task = gathered.task
     sampled = measure.Sampled.of(gathered)
     selection, refusal = measure.select(sampled, objective, level=level, n_bins=n_bins, seed=seed)
     winner = None if selection is None else selection.method(selection.winner)

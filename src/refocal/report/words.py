@@ -57,15 +57,16 @@ def warnings_of(
         )
     if math.isinf(gathered.nll):
         found.append("A label has probability 0, so the NLL of the scores is infinite.")
+    what = "Labels" if gathered.task == "multilabel" else "Classes"
     unseen = [c.name for c in classes if c.rows == 0]
     if unseen:
-        found.append(f"Never a label in these rows: {_names(unseen)}. Nothing can be said about them.")
+        found.append(f"{what} that no row has: {_names(unseen)}. Nothing can be said about them.")
     few = [c.name for c in classes if 0 < c.rows < FEW_CLASS_ROWS]
     if few:
-        found.append(f"Fewer than {FEW_CLASS_ROWS} rows each: {_names(few)}.")
+        found.append(f"{what} that fewer than {FEW_CLASS_ROWS} rows have: {_names(few)}.")
     missed = [c.name for c in classes if c.predicted == 0 and c.rows > 0]
     if missed:
-        found.append(f"Never predicted, though a label: {_names(missed)}.")
+        found.append(f"{what} that are never predicted, though rows have them: {_names(missed)}.")
     if len({c.name for c in classes}) < len(classes):
         found.append("Some classes have the same name.")
     if selection is not None:
