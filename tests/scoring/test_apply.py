@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import json
 import os
 import sys
 
@@ -358,3 +359,25 @@ def test_what_values_look_like(tmp_path, capsys):
         path.write_text("a,b\n" + rows)
         assert main(["apply", str(path), "-", "--scores", "a", "b", "--gamma", "2"]) == 2
         assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["logits", "probs"])
+def test_one_loss_for_each_class(kind, tmp_path, capsys):
+    """Sigmoids of a one-vs-rest loss do not sum to 1 in a row; their posterior does."""
+    rng = np.random.default_rng(0)
+    posterior = rng.dirichlet([0.7] * 3, 400)
+    spec = refocal.OneVsRest(refocal.SigmoidFocal(2.0))
+    logits = spec.logits(posterior)
+    scores = logits if kind == "logits" else 1 / (1 + np.exp(-logits))
+    labels = (rng.random((400, 1)) > posterior.cumsum(axis=1)).sum(axis=1)
+    path, out, given = tmp_path / "in.parquet", tmp_path / "out.parquet", tmp_path / "spec.json"
+    pq.write_table(table_of(scores, labels), path)
+    given.write_text(json.dumps(spec.to_dict()))
+    options = ["--scores", "logit_*", f"--{kind}", "--objective", str(given)]
+    assert main(["apply", str(path), str(out), *options]) == 0
+    np.testing.assert_allclose(probs_of(read(out)), posterior, atol=1e-6)
+    capsys.readouterr()
+    assert main(["metrics", str(path), *options, "--label", "species", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["metrics"]
+    assert found["posterior"]["nll"] == pytest.approx(refocal.nll(posterior, labels), rel=1e-5)
+    assert found["raw"]["nll"] > found["posterior"]["nll"]

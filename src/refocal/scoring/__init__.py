@@ -14,8 +14,8 @@ from refocal.scoring.apply import (
     quiet as quiet,
 )
 from refocal.scoring.columns import Scores as Scores, find_scores as find_scores
-from refocal.scoring.labels import Labelled as Labelled, Task as Task, labelled as labelled
-from refocal.scoring.measure import Measures as Measures
+from refocal.scoring.labels import Labelled as Labelled, labelled as labelled
+from refocal.scoring.measure import Measures as Measures, Task as Task
 from refocal.scoring.paths import FORMATS as FORMATS, STANDARD as STANDARD, InputError as InputError
 from refocal.scoring.recover import Kind as Kind, Recovery as Recovery
 from refocal.scoring.sample import Reservoir as Reservoir
