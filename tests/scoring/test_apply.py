@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from files import CLASSES, FORMATS, NAMES, made, probs_of, read, table_of, write
+from score_files import CLASSES, FORMATS, NAMES, made, probs_of, read, table_of, write
 
 import refocal
 from refocal.cli import main

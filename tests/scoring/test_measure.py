@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from files import made
+from score_files import made
 
 import refocal
 from refocal.scoring import Measures, Reservoir
