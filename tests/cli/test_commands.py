@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import refocal
-from refocal.cli import adapters, apply, choose, main, metrics, tau, threshold
+from refocal.cli import adapters, apply, choose, main, metrics, options, tau, threshold
 from refocal.cli.printing import Progress, progress_line, to_json
 
 COMMANDS = ("apply", "choose", "metrics", "tau", "threshold", "adapters")
@@ -282,6 +282,12 @@ def test_debug_shows_where(capsys):
     err = capsys.readouterr().err
     assert err.startswith("Traceback")
     assert err.endswith("refocal: gamma must be finite and > 0, got -1.0\n")
+
+
+def test_formats_are_those_that_can_be_read():
+    from refocal.scoring.paths import ENDINGS
+
+    assert set(options.FORMATS) == set(ENDINGS.values())
 
 
 def test_json_holds_every_number():

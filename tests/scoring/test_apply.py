@@ -381,3 +381,33 @@ def test_one_loss_for_each_class(kind, tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)["metrics"]
     assert found["posterior"]["nll"] == pytest.approx(refocal.nll(posterior, labels), rel=1e-5)
     assert found["raw"]["nll"] > found["posterior"]["nll"]
+
+
+@pytest.mark.parametrize("name", ["no/out.parquet", "no/folder", "there.parquet"])
+def test_an_output_that_cannot_be(name, tmp_path, capsys):
+    hive(tmp_path / "in")
+    (tmp_path / "there.parquet").mkdir()
+    out = tmp_path / name
+    assert apply(tmp_path / "in", out, *OPTIONS) == 2
+    rule = "must be a file, got the folder" if "there" in name else "must be in a folder that is there, got"
+    assert capsys.readouterr().err == f"refocal: the output {rule} '{out}'\n"
+    given = ["--scores", "logit_*", "--logits", "--label", "y", "-o", str(tmp_path / "no" / "choice.json")]
+    assert main(["choose", str(tmp_path / "in"), *given]) == 2
+    assert "must be in a folder that is there" in capsys.readouterr().err
+
+
+def test_a_partition_can_be_the_label(tmp_path, capsys):
+    hive(tmp_path / "in")
+    given = ["--scores", "logit_*", "--logits", "--label", "day", "--json"]
+    assert main(["metrics", str(tmp_path / "in"), *given]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == 300
+    given[-2] = "place"
+    assert main(["metrics", str(tmp_path / "in"), *given[:-1]]) == 2
+    assert "since its 1 distinct values do not tell" in capsys.readouterr().err
+
+
+def test_names_that_are_left_must_differ(tmp_path):
+    pq.write_table(pa.table({"z_": [0.0, 1.0], "z_z_": [1.0, 0.0]}), tmp_path / "in.parquet")
+    out = tmp_path / "out.parquet"
+    assert apply(tmp_path / "in.parquet", out, "--scores", "z*", "--logits", "--gamma", "2") == 0
+    assert list(read(out))[2:] == ["prob_z_", "prob_z_z_"]

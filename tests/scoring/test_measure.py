@@ -24,15 +24,15 @@ def expected(probs, labels):
     }
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_blocks_give_the_numbers_of_the_whole(dtype):
+@pytest.mark.parametrize("dtype, digits", [("float16", 1e-6), ("float32", 1e-7), ("float64", 1e-12)])
+def test_blocks_give_the_numbers_of_the_whole(dtype, digits):
     probs, labels = probs_and_labels(dtype=dtype)
     measures = Measures(n_classes=3)
     for part in np.array_split(np.arange(2000), 7):
         measures.update(np.ascontiguousarray(probs[part].T), labels[part])
     found = measures.values()
     for name, value in expected(probs, labels).items():
-        assert found[name] == pytest.approx(value, rel=1e-6 if dtype == "float32" else 1e-12), name
+        assert found[name] == pytest.approx(value, rel=digits), name
 
 
 def test_parts_add_up_and_survive_json():

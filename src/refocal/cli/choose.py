@@ -52,12 +52,14 @@ def _run(args: argparse.Namespace) -> None:
 
     from refocal import Focal, SigmoidFocal, choose_calibration
     from refocal.files import write_atomic
-    from refocal.scoring import Reservoir
+    from refocal.scoring import Reservoir, check_output
 
     if args.rows < 2:
         raise ValueError(f"--rows must be at least 2, got {args.rows}")
     if args.seed < 0:
         raise ValueError(f"--seed must be at least 0, got {args.seed}")
+    if args.out is not None:
+        check_output(args.out)  # now, not after minutes of work
     objective = objective_of(args)
     if objective is None:
         objective = SigmoidFocal(2.0) if args.task == "multilabel" else Focal(2.0)

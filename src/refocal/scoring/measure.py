@@ -72,8 +72,9 @@ class Measures:
             self.stats[0].update(probs.T, labels)
             self.errors += labels.size - (int(self.stats[0].hits.sum()) - before)
             p = probs[labels, np.arange(probs.shape[1])].astype(np.float64)
-            squares = sum(float(np.einsum("n,n->", q, q, dtype=np.float64)) for q in probs)
-            self.brier_sum += squares - 2 * float(p.sum()) + p.size
+            q = probs.astype(np.float32) if probs.dtype.itemsize < 4 else probs
+            squares = np.einsum("kn,kn->n", q, q).sum(dtype=np.float64)
+            self.brier_sum += float(squares) - 2 * float(p.sum()) + p.size
         else:
             labels = labels.reshape(probs.shape)
             for stats, q, y in zip(self.stats, probs, labels, strict=True):
