@@ -106,6 +106,6 @@ def __getattr__(name: str) -> _ModuleType:
     """Import a part of refocal that not everybody uses when it is first asked for."""
     from importlib import import_module
 
-    if name in ("adapters", "boosting", "detection", "plots", "report", "sklearn", "torch"):
+    if name in ("adapters", "boosting", "detection", "plots", "report", "scoring", "sklearn", "torch"):
         return import_module(f"refocal.{name}")
     raise AttributeError(f"module 'refocal' has no attribute {name!r}")

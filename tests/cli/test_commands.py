@@ -1,5 +1,6 @@
 """The commands for files and numbers: what they print, in words and as JSON."""
 
+import inspect
 import io
 import json
 import re
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import refocal
-from refocal.cli import adapters, apply, choose, main, metrics, tau, threshold
+from refocal.cli import adapters, apply, choose, main, metrics, options, tau, threshold
 from refocal.cli.printing import Progress, progress_line, to_json
 
 COMMANDS = ("apply", "choose", "metrics", "tau", "threshold", "adapters")
@@ -176,6 +177,72 @@ def test_binary(tmp_path, capsys):
     assert json.loads(choice.read_text())["winner"] == "raw"
 
 
+@pytest.fixture
+def labels_file(tmp_path):
+    """Logits of a minimiser of a sigmoid focal loss for three independent labels."""
+    rng = np.random.default_rng(0)
+    posterior = rng.random((3000, 3))
+    labels = (rng.random((3000, 3)) < posterior).astype(int)
+    logits = refocal.SigmoidFocal(2.0, 0.25).logits(posterior)
+    columns = {f"z_{c}": logits[:, k] for k, c in enumerate("abc")}
+    pq.write_table(
+        pa.table(columns | {f"y_{c}": labels[:, k] for k, c in enumerate("abc")}), tmp_path / "in.parquet"
+    )
+    return tmp_path / "in.parquet", posterior, labels
+
+
+LABELS = ["--scores", "z_*", "--logits", "--label", "y_*", "--task", "multilabel"]
+SIGMOID = ["--sigmoid", "--gamma", "2", "--alpha", ".25"]
+
+
+def test_independent_labels(labels_file, capsys, tmp_path):
+    path, posterior, labels = labels_file
+    found = json.loads(printed(["metrics", path, *LABELS, *SIGMOID, "--json"], capsys))
+    assert (found["task"], found["rows"], found["classes"]) == ("multilabel", 3000, ["a", "b", "c"])
+    nll = -np.log(np.where(labels == 1, posterior, 1 - posterior)).mean()
+    assert found["metrics"]["posterior"]["nll"] == pytest.approx(nll, rel=1e-6)
+    assert found["metrics"]["raw"]["nll"] > nll + 0.05
+    out = tmp_path / "out.parquet"
+    printed(["apply", path, out, *LABELS[:3], *SIGMOID], capsys)
+    table = pq.read_table(out)
+    np.testing.assert_allclose(table.column("prob_b").to_numpy(), posterior[:, 1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("task", ["multilabel", "binary"])
+def test_choose_for_sigmoids(task, labels_file, capsys, tmp_path):
+    if "task" not in inspect.signature(refocal.choose_calibration).parameters:
+        pytest.skip("choose_calibration is for a softmax alone")
+    path, posterior, _ = labels_file
+    given, choice, out = LABELS, tmp_path / "choice.json", tmp_path / "out.parquet"
+    if task == "binary":
+        given = ["--scores", "z_b", "--logits", "--label", "y_b"]
+    printed(["choose", path, *given, *SIGMOID, "-o", choice], capsys)
+    assert json.loads(choice.read_text())["winner"] == "psi"
+    printed(["apply", path, out, *given[:3], "--calibration", choice], capsys)
+    name = "prob_1" if task == "binary" else "prob_b"
+    np.testing.assert_allclose(pq.read_table(out).column(name).to_numpy(), posterior[:, 1], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "given, text",
+    [
+        (LABELS[:5], "--label must name one column, or --task multilabel be said, got 3"),
+        ([*LABELS[:4], "y_a", *LABELS[5:]], "--label must name one column for each of the 3 scores, got 1"),
+        ([*LABELS, "--gamma", "2"], "--task multilabel needs a loss on a sigmoid: say --sigmoid"),
+        ([*LABELS[:4], "y_a", "--task", "binary"], "--task binary needs one score column, got 3"),
+        (
+            [*LABELS[:4], "y_a", "--task", "multiclass", *SIGMOID],
+            "--task must be multilabel for a loss on a sigm",
+        ),
+    ],
+)
+def test_tasks_that_do_not_fit(given, text, labels_file, capsys):
+    assert main(["metrics", str(labels_file[0]), *given]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert text in err
+
+
 def test_choose(rows, tmp_path, capsys):
     path, logits, labels = rows
     choice = tmp_path / "choice.json"
@@ -215,6 +282,12 @@ def test_debug_shows_where(capsys):
     err = capsys.readouterr().err
     assert err.startswith("Traceback")
     assert err.endswith("refocal: gamma must be finite and > 0, got -1.0\n")
+
+
+def test_formats_are_those_that_can_be_read():
+    from refocal.scoring.paths import ENDINGS
+
+    assert set(options.FORMATS) == set(ENDINGS.values())
 
 
 def test_json_holds_every_number():

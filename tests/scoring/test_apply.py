@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import json
 import os
 import sys
 
@@ -9,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from files import CLASSES, FORMATS, NAMES, made, probs_of, read, table_of, write
+from score_files import CLASSES, FORMATS, NAMES, made, probs_of, read, table_of, write
 
 import refocal
 from refocal.cli import main
@@ -358,3 +359,55 @@ def test_what_values_look_like(tmp_path, capsys):
         path.write_text("a,b\n" + rows)
         assert main(["apply", str(path), "-", "--scores", "a", "b", "--gamma", "2"]) == 2
         assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["logits", "probs"])
+def test_one_loss_for_each_class(kind, tmp_path, capsys):
+    """Sigmoids of a one-vs-rest loss do not sum to 1 in a row; their posterior does."""
+    rng = np.random.default_rng(0)
+    posterior = rng.dirichlet([0.7] * 3, 400)
+    spec = refocal.OneVsRest(refocal.SigmoidFocal(2.0))
+    logits = spec.logits(posterior)
+    scores = logits if kind == "logits" else 1 / (1 + np.exp(-logits))
+    labels = (rng.random((400, 1)) > posterior.cumsum(axis=1)).sum(axis=1)
+    path, out, given = tmp_path / "in.parquet", tmp_path / "out.parquet", tmp_path / "spec.json"
+    pq.write_table(table_of(scores, labels), path)
+    given.write_text(json.dumps(spec.to_dict()))
+    options = ["--scores", "logit_*", f"--{kind}", "--objective", str(given)]
+    assert main(["apply", str(path), str(out), *options]) == 0
+    np.testing.assert_allclose(probs_of(read(out)), posterior, atol=1e-6)
+    capsys.readouterr()
+    assert main(["metrics", str(path), *options, "--label", "species", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["metrics"]
+    assert found["posterior"]["nll"] == pytest.approx(refocal.nll(posterior, labels), rel=1e-5)
+    assert found["raw"]["nll"] > found["posterior"]["nll"]
+
+
+@pytest.mark.parametrize("name", ["no/out.parquet", "no/folder", "there.parquet"])
+def test_an_output_that_cannot_be(name, tmp_path, capsys):
+    hive(tmp_path / "in")
+    (tmp_path / "there.parquet").mkdir()
+    out = tmp_path / name
+    assert apply(tmp_path / "in", out, *OPTIONS) == 2
+    rule = "must be a file, got the folder" if "there" in name else "must be in a folder that is there, got"
+    assert capsys.readouterr().err == f"refocal: the output {rule} '{out}'\n"
+    given = ["--scores", "logit_*", "--logits", "--label", "y", "-o", str(tmp_path / "no" / "choice.json")]
+    assert main(["choose", str(tmp_path / "in"), *given]) == 2
+    assert "must be in a folder that is there" in capsys.readouterr().err
+
+
+def test_a_partition_can_be_the_label(tmp_path, capsys):
+    hive(tmp_path / "in")
+    given = ["--scores", "logit_*", "--logits", "--label", "day", "--json"]
+    assert main(["metrics", str(tmp_path / "in"), *given]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == 300
+    given[-2] = "place"
+    assert main(["metrics", str(tmp_path / "in"), *given[:-1]]) == 2
+    assert "since its 1 distinct values do not tell" in capsys.readouterr().err
+
+
+def test_names_that_are_left_must_differ(tmp_path):
+    pq.write_table(pa.table({"z_": [0.0, 1.0], "z_z_": [1.0, 0.0]}), tmp_path / "in.parquet")
+    out = tmp_path / "out.parquet"
+    assert apply(tmp_path / "in.parquet", out, "--scores", "z*", "--logits", "--gamma", "2") == 0
+    assert list(read(out))[2:] == ["prob_z_", "prob_z_z_"]

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
-from files import CLASSES, NAMES, made, table_of, write
+from score_files import CLASSES, NAMES, made, table_of, write
 
 from refocal.cli import main
 

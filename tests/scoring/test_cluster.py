@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from files import made, write
+from score_files import made, write
 
 from refocal.cli import main
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from files import made
+from score_files import made
 
 import refocal
 from refocal.scoring import Measures, Reservoir
@@ -24,21 +24,21 @@ def expected(probs, labels):
     }
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_blocks_give_the_numbers_of_the_whole(dtype):
+@pytest.mark.parametrize("dtype, digits", [("float16", 1e-6), ("float32", 1e-7), ("float64", 1e-12)])
+def test_blocks_give_the_numbers_of_the_whole(dtype, digits):
     probs, labels = probs_and_labels(dtype=dtype)
-    measures = Measures(3)
+    measures = Measures(n_classes=3)
     for part in np.array_split(np.arange(2000), 7):
         measures.update(np.ascontiguousarray(probs[part].T), labels[part])
     found = measures.values()
     for name, value in expected(probs, labels).items():
-        assert found[name] == pytest.approx(value, rel=1e-6 if dtype == "float32" else 1e-12), name
+        assert found[name] == pytest.approx(value, rel=digits), name
 
 
 def test_parts_add_up_and_survive_json():
     probs, labels = probs_and_labels()
-    whole = Measures(3).update(probs.T, labels)
-    parts = [Measures(3).update(probs[i::2].T, labels[i::2]) for i in range(2)]
+    whole = Measures(n_classes=3).update(probs.T, labels)
+    parts = [Measures(n_classes=3).update(probs[i::2].T, labels[i::2]) for i in range(2)]
     both = Measures.from_dict(parts[0].to_dict()).merge(parts[1])
     assert both.n == 2000
     for name, value in whole.values().items():
@@ -46,22 +46,64 @@ def test_parts_add_up_and_survive_json():
 
 
 def test_a_label_of_probability_0():
-    measures = Measures(2).update(np.array([[1.0, 1.0], [0.0, 0.0]]), np.array([0, 1]))
+    measures = Measures(n_classes=2).update(np.array([[1.0, 1.0], [0.0, 0.0]]), np.array([0, 1]))
     assert measures.values()["nll"] == np.inf
     assert "classwise_ece" not in Measures().update(np.array([[1.0], [0.0]]), np.array([0])).values()
     assert Measures.from_dict(measures.to_dict()).values()["nll"] == np.inf
 
 
+def entries(n=3000, n_labels=4):
+    """Return probabilities (labels, rows), and labels drawn from somewhat other ones."""
+    rng = np.random.default_rng(0)
+    probs = rng.random((n_labels, n))
+    return probs, (rng.random((n_labels, n)) < probs**1.3).astype(np.int64)
+
+
+def test_independent_labels():
+    """Entry by entry against scikit-learn, and the bins by hand."""
+    from sklearn.metrics import brier_score_loss, log_loss
+
+    probs, labels = entries()
+    measures = Measures("multilabel", n_labels=4)
+    for part in np.array_split(np.arange(3000), 7):
+        measures.update(probs[:, part], labels[:, part])
+    found = measures.values()
+    assert measures.n == 3000
+    assert found["nll"] == pytest.approx(log_loss(labels.ravel(), probs.ravel()), rel=1e-9)
+    assert found["brier"] == pytest.approx(2 * brier_score_loss(labels.ravel(), probs.ravel()), rel=1e-9)
+    assert found["error_rate"] == pytest.approx(((probs > 0.5) != labels).mean())
+
+    def ece(p, y):
+        bins = np.ceil(p * 10)
+        return sum(abs((y - p)[bins == b].sum()) for b in range(11)) / p.size
+
+    assert found["ece"] == pytest.approx(ece(probs.ravel(), labels.ravel()), rel=1e-9)
+    assert found["classwise_ece"] == pytest.approx(
+        np.mean([ece(*x) for x in zip(probs, labels, strict=True)])
+    )
+    again = Measures.from_dict(measures.to_dict())
+    assert again.merge(measures).values() == pytest.approx(found, rel=1e-12)
+
+
 def test_one_column_is_class_1_of_two():
-    probs, labels = np.array([[0.25, 0.75, 0.5]]), np.array([0, 1, 1])
-    two = Measures(2).update(np.concatenate([1 - probs, probs]), labels)
-    assert Measures(2).update(probs, labels).values() == two.values()
+    probs, labels = entries(n_labels=1)
+    found = Measures("binary").update(probs, labels[0]).values()
+    p = np.stack([1 - probs[0], probs[0]], axis=1)
+    assert found["nll"] == pytest.approx(refocal.nll(p, labels[0]), rel=1e-9)
+    assert found["brier"] == pytest.approx(refocal.brier(p, labels[0]), rel=1e-9)
+    assert found["error_rate"] == pytest.approx(refocal.error_rate(p, labels[0]), rel=1e-9)
+    assert found["ece"] == pytest.approx(refocal.ece(probs[0], labels[0], target="positive"), rel=1e-9)
+
+
+def test_measures_of_other_tasks_do_not_add_up():
+    with pytest.raises(
+        ValueError, match=r"^measures to merge must be of the same task, got binary and multi"
+    ):
+        Measures("binary").merge(Measures())
 
 
 def test_keys_are_checked():
-    with pytest.raises(
-        ValueError, match=r"^measures must have the keys \['brier_sum', 'nll_sum', 'stats'\], got \['n'\]$"
-    ):
+    with pytest.raises(ValueError, match=r"^measures must have the keys \['brier_sum', .*\], got \['n'\]$"):
         Measures.from_dict({"n": 1})
 
 

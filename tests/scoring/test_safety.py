@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from files import made, write
+from score_files import made, write
 
 from refocal.cli import main
 

@@ -60,7 +60,7 @@ def _run(args: argparse.Namespace) -> None:
     def make(source: Source) -> Job:
         scores = find_scores(source, args.scores)
         kind = needed_kind(source, scores, args.kind)
-        made.append(Job(scores, Recovery(link, kind, objective.scores == "sigmoid"), args.prefix))
+        made.append(Job(scores, Recovery(link, kind, objective.scores), args.prefix))
         return made[-1]
 
     start = time.perf_counter()

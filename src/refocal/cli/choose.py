@@ -50,30 +50,35 @@ def add_to(commands: Any) -> None:
 def _run(args: argparse.Namespace) -> None:
     import numpy as np
 
-    from refocal import Focal, choose_calibration
+    from refocal import Focal, SigmoidFocal, choose_calibration
     from refocal.files import write_atomic
-    from refocal.scoring import Recovery, Reservoir
+    from refocal.scoring import Reservoir, check_output
 
     if args.rows < 2:
         raise ValueError(f"--rows must be at least 2, got {args.rows}")
     if args.seed < 0:
         raise ValueError(f"--seed must be at least 0, got {args.seed}")
-    objective = objective_of(args) or Focal(2.0)
+    if args.out is not None:
+        check_output(args.out)  # now, not after minutes of work
+    objective = objective_of(args)
+    if objective is None:
+        objective = SigmoidFocal(2.0) if args.task == "multilabel" else Focal(2.0)
     kept = Reservoir(args.rows, args.seed)
     with open_input(args) as source, Progress() as tell:
-        rows, kind, on_sigmoid = rows_of(args, source, objective)
-        way = Recovery(None, kind, on_sigmoid)
+        rows, way = rows_of(args, source, objective)
         for block, labels, start in rows.blocks(tell):
             way.probs(block, start)  # which looks at every value
             kept.add(block, labels)
-    logits = way.logits(kept.scores)
-    if len(logits) == 1 and not on_sigmoid:
-        other = np.log1p(-kept.scores) if kind == "probs" else np.zeros_like(logits)
-        logits = np.concatenate([other, logits])
+    logits = way.logits(kept.scores).T
+    if rows.task == "binary" and way.scores == "softmax":
+        other = np.log1p(-kept.scores.T) if way.kind == "probs" else np.zeros_like(logits)
+        logits = np.concatenate([other, logits], axis=1)
+    elif rows.task == "binary":
+        logits = logits[:, 0]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found = choose_calibration(
-            np.ascontiguousarray(logits.T), kept.labels.T, objective, n_folds=args.folds, seed=args.seed
+            np.ascontiguousarray(logits), kept.labels.T, objective, n_folds=args.folds, seed=args.seed
         )
     warned = list(dict.fromkeys(str(warning.message) for warning in caught))
     for line in warned:

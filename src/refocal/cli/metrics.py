@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from refocal.cli.options import FILES, add_command, add_input, add_labels, add_objective, link_of, open_input
@@ -10,7 +11,7 @@ from refocal.cli.printing import Progress, table, to_json
 
 if TYPE_CHECKING:
     from refocal import Objective, Selection
-    from refocal.scoring import Kind, Labelled, Source
+    from refocal.scoring import Labelled, Recovery, Source
 
 NAMES = {
     "nll": "NLL",
@@ -40,17 +41,19 @@ def add_to(commands: Any) -> None:
     add_objective(parser, choice=True)
     parser.add_argument("--bins", type=int, default=10, help="of the calibration errors (default: 10)")
     parser.add_argument(
-        "--classwise", action="store_true", help="the classwise ECE too, which takes several times as long"
+        "--classwise",
+        action="store_true",
+        help="the ECE of each class too, averaged, which takes several times as long (labels: always)",
     )
     parser.set_defaults(run=_run)
 
 
 def rows_of(
     args: argparse.Namespace, source: Source, link: Objective | Selection | None
-) -> tuple[Labelled, Kind, bool]:
-    """Return the rows that the options name, what their scores are, and whether on a sigmoid."""
+) -> tuple[Labelled, Recovery]:
+    """Return the rows that the options name, and how their scores are read as they are."""
     from refocal import Selection
-    from refocal.scoring import find_scores, labelled, needed_kind
+    from refocal.scoring import Recovery, find_scores, labelled, needed_kind
 
     scores = find_scores(source, args.scores)
     kind = needed_kind(source, scores, args.kind)
@@ -64,7 +67,8 @@ def rows_of(
     rows = labelled(source, lambda: open_input(args), scores, args.label, task, args.classes)
     if rows.task == "multilabel" and objective is not None and not on_sigmoid:
         raise ValueError("--task multilabel needs a loss on a sigmoid: say --sigmoid")
-    return rows, kind, on_sigmoid or rows.task == "multilabel"
+    how = "sigmoid" if rows.task == "multilabel" else "softmax" if objective is None else objective.scores
+    return rows, Recovery(None, kind, how)
 
 
 def classes_text(rows: Labelled) -> str:
@@ -76,16 +80,18 @@ def classes_text(rows: Labelled) -> str:
 
 
 def _run(args: argparse.Namespace) -> None:
-    from refocal.scoring import Measures, Recovery
+    from refocal.scoring import Measures
 
     link = link_of(args)
     with open_input(args) as source, Progress() as tell:
-        rows, kind, on_sigmoid = rows_of(args, source, link)
-        ways = {"raw": Recovery(None, kind, on_sigmoid)}
+        rows, raw = rows_of(args, source, link)
+        ways = {"raw": raw}
         if link is not None:
-            ways["posterior"] = Recovery(link, kind, on_sigmoid)
-        classes = rows.n_classes if args.classwise else None
-        measured = {name: Measures(classes, args.bins) for name in ways}
+            ways["posterior"] = dataclasses.replace(raw, link=link)
+        settings: dict[str, Any] = {"n_labels": len(rows.scores.columns), "n_bins": args.bins}
+        if args.classwise and rows.task == "multiclass":
+            settings["n_classes"] = rows.n_classes
+        measured = {name: Measures(rows.task, **settings) for name in ways}
         for block, labels, start in rows.blocks(tell):
             for name, way in ways.items():
                 measured[name].update(way.probs(block, start), labels)
@@ -95,7 +101,7 @@ def _run(args: argparse.Namespace) -> None:
             "input": args.input,
             "rows": measured["raw"].n,
             "task": rows.task,
-            "kind": kind,
+            "kind": raw.kind,
             "classes": rows.classes,
             "classes_from": rows.labels.origin,
             "link": None if link is None else link.to_dict(),

@@ -6,7 +6,6 @@ with needs("a file of scores", "pyarrow"):
     import pyarrow as pyarrow
 
 from refocal.scoring.apply import (
-    PREFIX as PREFIX,
     Job as Job,
     Tell as Tell,
     apply_file as apply_file,
@@ -14,9 +13,9 @@ from refocal.scoring.apply import (
     quiet as quiet,
 )
 from refocal.scoring.columns import Scores as Scores, find_scores as find_scores
-from refocal.scoring.labels import Labelled as Labelled, Task as Task, labelled as labelled
-from refocal.scoring.measure import Measures as Measures
-from refocal.scoring.paths import FORMATS as FORMATS, STANDARD as STANDARD, InputError as InputError
+from refocal.scoring.labels import Labelled as Labelled, labelled as labelled
+from refocal.scoring.measure import Measures as Measures, Task as Task
+from refocal.scoring.paths import InputError as InputError, check_output as check_output
 from refocal.scoring.recover import Kind as Kind, Recovery as Recovery
 from refocal.scoring.sample import Reservoir as Reservoir
 from refocal.scoring.sources import Source as Source, open_source as open_source

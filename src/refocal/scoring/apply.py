@@ -125,6 +125,8 @@ def new_folder(out: str) -> contextlib.AbstractContextManager[str]:
     if not place.is_here:  # no store of objects can rename a folder in one step
         return contextlib.nullcontext(out)
     folder = Path(place.path)
+    if not folder.parent.is_dir():
+        raise InputError(f"the output must be in a folder that is there, got {out!r}")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"the output must be a new or an empty folder, got {out!r}")
     return _here(folder)

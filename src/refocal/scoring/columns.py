@@ -89,7 +89,8 @@ def class_names(columns: Sequence[str]) -> list[str]:
     end = max((match.end() for match in re.finditer(r"[^A-Za-z0-9]", common)), default=0)
     if end == 0 and all(name[len(common.rstrip("0123456789")) :].isdecimal() for name in columns):
         end = len(common.rstrip("0123456789"))
-    return [name[end:] or name for name in columns]
+    classes = [name[end:] or name for name in columns]
+    return classes if len(set(classes)) == len(columns) else list(columns)
 
 
 def shown(names: Sequence[str], most: int = 12) -> str:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from refocal.scoring.apply import Tell, ahead, in_file, quiet
 from refocal.scoring.columns import Codes, Floats, Labels, Scores, as_text, find_columns, is_text, score_block
+from refocal.scoring.measure import Task
 from refocal.scoring.paths import STANDARD, InputError
 from refocal.scoring.sources import Source
-
-Task: TypeAlias = Literal["binary", "multiclass", "multilabel"]
 
 MOST_CLASSES = 1 << 16
 """Distinct labels beyond which a column is taken for something else."""

@@ -35,8 +35,6 @@ ENDINGS = {
 }
 """Formats by how a name ends."""
 
-FORMATS = tuple(dict.fromkeys(ENDINGS.values()))
-
 
 class InputError(ValueError):
     """What was given cannot be used: a file, a column, a value."""
@@ -131,6 +129,19 @@ def open_input(place: Place, opened: contextlib.ExitStack, *, seekable: bool = F
     return opened.enter_context(place.system.open_input_file(place.path))
 
 
+def check_output(path: str) -> None:
+    """Raise where a file of this machine could not be written, before any work is done.
+
+    Raises:
+        InputError: If its folder is not there, or it is a folder itself.
+    """
+    folder = Path(path).parent
+    if not folder.is_dir():
+        raise InputError(f"the output must be in a folder that is there, got {path!r}")
+    if Path(path).is_dir():
+        raise InputError(f"the output must be a file, got the folder {path!r}")
+
+
 @contextlib.contextmanager
 def open_output(place: Place) -> Iterator[BinaryIO]:
     """Open a file that gets its name when all of it is written; standard output is written as it comes.
@@ -142,6 +153,7 @@ def open_output(place: Place) -> Iterator[BinaryIO]:
         sys.stdout.buffer.flush()
         return
     if place.is_here:
+        check_output(place.path)
         path = Path(place.path)
         with writing(place.path), atomic_file(path, suffix=own_suffix(path)) as file:
             yield file

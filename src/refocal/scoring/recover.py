@@ -9,6 +9,7 @@ import numpy as np
 
 from refocal.calibration import Selection
 from refocal.objectives import Objective
+from refocal.objectives.base import ScoreKind
 from refocal.scoring.columns import Floats
 from refocal.scoring.paths import InputError
 
@@ -26,12 +27,13 @@ class Recovery:
         link: What the model was trained with, or a choice that was made for it; None for the scores as they
             are (a softmax or a sigmoid of logits).
         kind: What the scores are.
-        sigmoid: Whether each column is a problem of its own, rather than a class of one.
+        scores: What turns logits into scores: a softmax of each row, a sigmoid of each entry, which is then a
+            problem of its own, or sigmoids that are read as a distribution of the row.
     """
 
     link: Objective | Selection | None
     kind: Kind
-    sigmoid: bool
+    scores: ScoreKind
 
     def probs(self, block: Floats, start: int = 0) -> Floats:
         """Return probabilities of the shape and dtype of a block.
@@ -43,9 +45,9 @@ class Recovery:
         Raises:
             InputError: If a value is NaN, or cannot be a logit or a probability.
         """
-        two = len(block) == 1 and not self.sigmoid
+        two = len(block) == 1 and self.scores == "softmax"
         if self.kind == "probs":
-            check_probs(block, start, sums=not (self.sigmoid or two))
+            check_probs(block, start, sums=self.scores == "softmax" and not two)
         if two:
             other = 1 - block if self.kind == "probs" else np.zeros_like(block)
             return self._probs(np.concatenate([other, block]), start)[1:]
@@ -54,22 +56,28 @@ class Recovery:
     def _probs(self, block: Floats, start: int) -> Floats:
         if isinstance(self.link, Selection):
             result = self.link.apply(self.logits(block), axis=0)
+        elif self.link is None:
+            result = self._raw(block)
         elif self.kind == "probs":
-            result = block if self.link is None else self.link.posterior_from_probs(block, axis=0)
-        elif self.link is not None:
-            result = self.link.posterior(block, axis=0)
+            result = self.link.posterior_from_probs(block, axis=0)
         else:
-            result = sigmoid(block) if self.sigmoid else softmax(block)
+            result = self.link.posterior(block, axis=0)
         if not np.isfinite(result.sum()) or (block.size and block.max() == np.inf):
             _refuse(block, result, start)
         return np.asarray(result)
+
+    def _raw(self, block: Floats) -> Floats:
+        """Return scores as they are, as if they were probabilities."""
+        if self.kind == "logits":
+            block = softmax(block) if self.scores == "softmax" else sigmoid(block)
+        return block / block.sum(axis=0) if self.scores == "one-vs-rest" else block
 
     def logits(self, block: Floats) -> Floats:
         """Return the logits of a block that was checked; of probabilities some that lead to them."""
         if self.kind == "logits":
             return block
         with np.errstate(divide="ignore"):
-            return np.log(block) - np.log1p(-block) if self.sigmoid else np.log(block)
+            return np.log(block) if self.scores == "softmax" else np.log(block) - np.log1p(-block)
 
 
 def softmax(z: Floats) -> Floats:

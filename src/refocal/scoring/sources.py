@@ -18,6 +18,9 @@ from refocal.scoring.paths import InputError, Place, format_of, open_input, plac
 ENTRIES = 1 << 20
 """Entries of a batch: some megabytes, so that what follows stays in the cache."""
 
+PIECE = 1 << 16
+"""Bytes of each column of a Parquet file that are read at a time."""
+
 BLOCK = 1 << 22
 """Bytes of a CSV file that are parsed at a time; no line may be longer."""
 
@@ -103,7 +106,9 @@ class ParquetSource(Source):
 
     def __init__(self, path: str, place: Place, opened: contextlib.ExitStack) -> None:
         with reading(path):
-            self._file = pa.parquet.ParquetFile(open_input(place, opened, seekable=True))
+            # Far away many small reads are slow; here they keep a large row group out of the memory.
+            how = {"pre_buffer": False, "buffer_size": PIECE} if place.is_here else {}
+            self._file = pa.parquet.ParquetFile(open_input(place, opened, seekable=True), **how)
         self.schema = self._file.schema_arrow
         super().__init__(path, opened, self.schema.names, self._file.metadata.num_rows)
 
