@@ -67,7 +67,7 @@ def psi(
     size = _size(x)
     run = module.psi_of_floats if size == 4 else module.psi_of_doubles
     first, at = (0.0, of_class.ctypes.data) if own else (gammas[0], 0)
-    fields = (k, *where, scores, LEAST_REST[size], first, own, at, logarithm, *_rows(out, axis))
+    fields = (k, *where, scores, LEAST_REST[size], first, own, at, logarithm, *_written(out, axis))
     return _run(run, x, out, axis, (x, out, of_class), fields, plain)
 
 
@@ -93,7 +93,7 @@ def minimizer(
     run = module.minimizer_of_floats if size == 4 else module.minimizer_of_doubles
     # Newton's error after a step goes with the step's square, and with the curvature, at most gamma.
     tolerance = float(np.finfo(np.float32 if size == 4 else np.float64).eps) ** 0.5 / (4 + 4 * gamma)
-    fields = (k, *where, LEAST_REST[size], gamma, tolerance, steps, *_rows(out, axis))
+    fields = (k, *where, LEAST_REST[size], gamma, tolerance, steps, *_written(out, axis))
     return _run(run, posterior, out, axis, (posterior, out), fields, plain)
 
 
@@ -234,6 +234,12 @@ def _rows(x: Array, axis: int) -> tuple[int, int, int, int, int] | None:
     return None if where is None else (_address(x), *where)
 
 
+def _written(out: Array, axis: int) -> tuple[int, int, int, int, int]:
+    where = _rows(out, axis)
+    assert where is not None  # it is in one piece
+    return where
+
+
 def _address(x: Array) -> int:
     return int(x.__array_interface__["data"][0] if is_numpy(x) else x.data_ptr())
 
@@ -257,4 +263,5 @@ def _team(x: Array) -> Any:
     """Return who runs the threads: next to PyTorch its own, which would hold the cores otherwise."""
     if is_numpy(x):
         return None
-    return kernels.load("machine").openmp(str(Path(sys.modules["torch"].__file__).parent / "lib"))
+    folder = Path(str(sys.modules["torch"].__file__)).parent / "lib"
+    return kernels.load("machine").openmp(str(folder))

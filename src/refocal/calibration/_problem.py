@@ -132,7 +132,7 @@ def problem_of(
     """Return the problem that logits and labels are, by the task or the objective."""
     values, _ = score_array("logits", logits)
     task = task_of(task, objective, values.ndim)
-    options: RowOptions = {"axis": axis, "ignore_index": ignore_index, "classes": classes}
+    options: RowOptions = {"task": task, "axis": axis, "ignore_index": ignore_index, "classes": classes}
     if task == "multiclass":
         if values.ndim == 1:
             raise ValueError(
@@ -140,14 +140,13 @@ def problem_of(
                 "need task='binary', or an objective on a sigmoid"
             )
         return _of_classes(values, labels, "softmax" if objective is None else objective.scores, options)
-
     y = label_array(labels)
     if task == "multilabel" and values.ndim > 1 and y.shape == values.shape[:-1]:
         raise ValueError(
             f"labels must have the shape {values.shape} of logits for a multilabel task, got {y.shape}: "
             "labels that name one class of each row need OneVsRest(...) as the objective"
         )
-    rows = checked_rows(values, y, from_logits=True, task=task, **options)
+    rows = checked_rows(values, y, from_logits=True, **options)
     z = np.concatenate([block for _, block in rows.raw_blocks()]).astype(np.float64)
     shape = rows.n_rows, rows.n_labels
     return _entries(task, z.reshape(shape), rows.labels.reshape(shape) == 1)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from refocal._arrays import Array
 from refocal._checks import LEVEL, check_count, check_level, check_number
-from refocal._rows import Floats
+from refocal._rows import Floats, Task
 from refocal.calibration._candidates import Candidates, Fitted, candidates
 from refocal.calibration._links import log_probs_of
 from refocal.calibration._measures import measure
-from refocal.calibration._problem import Problem, Task, problem_of
+from refocal.calibration._problem import Problem, problem_of
 from refocal.calibration.method import METHODS, LabelGain, Method
 from refocal.calibration.selection import Selection
 from refocal.metrics.binning import check_n_bins
@@ -24,11 +24,14 @@ from refocal.objectives import Focal, Objective, SigmoidFocal, check_objective
 
 
 def choose_calibration(
-    logits: Array,
-    labels: Array,
+    logits: Any,
+    labels: Any,
     objective: Objective | None = None,
     *,
     task: Task | None = None,
+    axis: int = -1,
+    ignore_index: Hashable = None,
+    classes: Sequence[Hashable] | None = None,
     n_folds: int = 5,
     level: float = LEVEL,
     negligible: float = 0.001,
@@ -66,6 +69,9 @@ def choose_calibration(
         task: "binary", "multiclass" or "multilabel"; None for that of the objective: a sigmoid one is
             multilabel for logits (n, L) and binary for (n,), all others are multiclass. Without an objective,
             logits (n,) are binary and (n, K) multiclass. It is never guessed from values.
+        axis: The axis of the classes or labels, 1 for (N, C, H, W); all others are rows.
+        ignore_index: Rows with this label are left out, as for `refocal.ece`.
+        classes: The label of each class in order, where labels are not 0..K-1.
         n_folds: Parts, at least 2.
         level: Of the intervals, within (0, 1).
         negligible: The difference in NLL, in nats, that counts as none.
@@ -99,7 +105,7 @@ def choose_calibration(
     """
     if objective is not None:
         check_objective(objective)
-    problem = problem_of(logits, labels, task, objective, -1)
+    problem = problem_of(logits, labels, task, objective, axis, ignore_index, classes)
     n = problem.n_rows
     if n < 2:
         raise ValueError(f"logits must have at least 2 rows, got {n}")

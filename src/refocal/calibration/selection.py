@@ -7,7 +7,7 @@ import html
 from typing import Any
 
 from refocal._arrays import Array
-from refocal.calibration._problem import Task
+from refocal._rows import Task
 from refocal.calibration.method import (
     METHODS,
     METRICS,

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from refocal._arrays import Array, namespace
 from refocal._checks import check_count, check_floats, check_number
+from refocal._rows import Task
 from refocal.calibration._fits import Fit, fit_focal_temperature, fit_link_temperature, fit_temperature
 from refocal.calibration._links import Way, probs_of, scaled
-from refocal.calibration._problem import Problem, Task, check_task, problem_of
+from refocal.calibration._problem import Problem, check_task, problem_of
 from refocal.files import write_atomic
 from refocal.metrics.binning import check_n_bins
 from refocal.objectives import Focal, Objective, SigmoidFocal, check_objective, objective_from_dict
@@ -112,8 +114,15 @@ class _Scaling:
             return "sigmoid"
         return "softmax" if self._objective is None else self._objective.scores
 
-    def _problem(self, logits: Array, labels: Array, axis: int) -> Problem:
-        return problem_of(logits, labels, self.task, self._objective, axis)
+    def _problem(
+        self,
+        logits: Any,
+        labels: Any,
+        axis: int,
+        ignore_index: Hashable,
+        classes: Sequence[Hashable] | None,
+    ) -> Problem:
+        return problem_of(logits, labels, self.task, self._objective, axis, ignore_index, classes)
 
     def _check_fitted(self) -> None:
         if "temperature_" not in vars(self):
@@ -195,7 +204,15 @@ class TemperatureScaling(_Scaling):
         self.objective, self.gamma, self.n_bins, self.task = objective, gamma, check_n_bins(n_bins), task
         check_task(task, self._objective)
 
-    def fit(self, logits: Array, labels: Array, *, axis: int = -1) -> Self:
+    def fit(
+        self,
+        logits: Any,
+        labels: Any,
+        *,
+        axis: int = -1,
+        ignore_index: Hashable = None,
+        classes: Sequence[Hashable] | None = None,
+    ) -> Self:
         """Find T and return itself.
 
         Args:
@@ -204,11 +221,13 @@ class TemperatureScaling(_Scaling):
             labels: Integers 0..K-1, of logits' shape without the class axis; for sigmoid scores 0 or 1, of
                 logits' shape.
             axis: The class axis, or that of the labels.
+            ignore_index: Rows with this label are left out, as for `refocal.ece`.
+            classes: The label of each class in order, where labels are not 0..K-1.
 
         Raises:
             ValueError: Where values do not fit, or the loss falls all the way to T = 0 or T = infinity.
         """
-        problem = self._problem(logits, labels, axis)
+        problem = self._problem(logits, labels, axis, ignore_index, classes)
         return self._finish(fit_temperature(problem, self.objective, self.gamma, self.n_bins), problem.task)
 
     def transform(self, logits: Array) -> Array:
@@ -259,7 +278,15 @@ class FocalTemperatureScaling(_Scaling):
         self.task = task
         self.gamma = gamma if gamma is None else check_number("gamma", gamma, low=0, rule="finite and >= 0")
 
-    def fit(self, logits: Array, labels: Array, *, axis: int = -1) -> Self:
+    def fit(
+        self,
+        logits: Any,
+        labels: Any,
+        *,
+        axis: int = -1,
+        ignore_index: Hashable = None,
+        classes: Sequence[Hashable] | None = None,
+    ) -> Self:
         """Find T, and gamma if it is free, and return itself.
 
         Args:
@@ -268,11 +295,13 @@ class FocalTemperatureScaling(_Scaling):
             labels: Integers 0..K-1, of logits' shape without the class axis; for sigmoid scores 0 or 1, of
                 logits' shape.
             axis: The class axis, or that of the labels.
+            ignore_index: Rows with this label are left out, as for `refocal.ece`.
+            classes: The label of each class in order, where labels are not 0..K-1.
 
         Raises:
             ValueError: Where values do not fit, or the loss falls all the way to T = 0 or T = infinity.
         """
-        problem = self._problem(logits, labels, axis)
+        problem = self._problem(logits, labels, axis, ignore_index, classes)
         if self.gamma is None:
             fit = fit_focal_temperature(problem)
         else:

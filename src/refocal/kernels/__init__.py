@@ -38,7 +38,7 @@ def _wanted() -> bool:
     try:
         import numba
 
-        if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
+        if numba.config.DISABLE_JIT:
             return False
         importlib.import_module("refocal.kernels.machine")
     except Exception as error:  # whatever a Numba that does not fit the other packages raises

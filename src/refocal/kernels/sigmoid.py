@@ -172,7 +172,7 @@ def sigmoid(record):
                         bad = i + 1 + k
                         break
                 total += some
-                number += v.size - (_number_of(v, ignore) if ignore == ignore else ZERO)
+                number += np.float64(v.size - (_number_of(v, ignore) if ignore == ignore else ZERO))
         sums[part, 0], sums[part, 1], sums[part, BAD] = total, number, bad
         part, first, last = next_part(record, a.parts, a.count)
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from refocal import __version__
-from refocal.calibration.selection import METHODS
+from refocal.calibration.method import METHODS
 from refocal.extras import needs
 from refocal.metrics.intervals import wilson
 from refocal.report.numbers import Diagram, Grid, Numbers
