@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -145,16 +145,18 @@ def commands(folder: Path) -> dict[str, list[object]]:
 
 
 def peak(words: list[object]) -> float:
-    """Return the peak memory of a command in a process of its own, in MB."""
-    pid = os.fork()
-    if pid == 0:
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, 1)
-        os.execv(sys.executable, [sys.executable, "-m", "refocal", *map(str, words)])
-    _, status, usage = os.wait4(pid, 0)
-    if status:
-        raise SystemExit(f"failed: refocal {' '.join(map(str, words))}")
-    return usage.ru_maxrss / 1024
+    """Return the peak memory of a command in a process of its own, in MB.
+
+    The process reads it itself: what the system tells of a child's peak has that of its parent in it.
+    """
+    code = (
+        "import sys; from refocal.cli import main; code = main(sys.argv[1:]); "
+        "print(next(line for line in open('/proc/self/status') if 'VmHWM' in line), file=sys.stderr); "
+        "sys.exit(code)"
+    )
+    command = [sys.executable, "-c", code, *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return int(done.stderr.split()[1]) / 1024
 
 
 def times(folder: Path, n: int, repeats: int) -> list[dict[str, Any]]:

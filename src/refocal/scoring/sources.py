@@ -21,7 +21,7 @@ ENTRIES = 1 << 20
 PIECE = 1 << 16
 """Bytes of each column of a Parquet file that are read at a time."""
 
-BLOCK = 1 << 22
+BLOCK = 1 << 21
 """Bytes of a CSV file that are parsed at a time; no line may be longer."""
 
 
