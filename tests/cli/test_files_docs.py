@@ -16,7 +16,7 @@ from refocal.cli import main
 ROOT = Path(__file__).parents[2]
 DOC = (ROOT / "docs" / "files.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-COMMANDS = ("apply", "metrics", "choose", "tau", "threshold", "adapters")
+COMMANDS = ("apply", "metrics", "choose", "report", "tau", "threshold", "adapters")
 
 
 def lines_of(text):

@@ -17,13 +17,13 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from refocal import __version__
-from refocal.cli import adapters, apply, choose, data, demo, metrics, reproduce, tau, threshold
+from refocal.cli import adapters, apply, choose, data, demo, metrics, report, reproduce, tau, threshold
 from refocal.cli.options import add_debug
 from refocal.cli.printing import to_json
 
 log = logging.getLogger("refocal")
 
-COMMANDS = (apply, choose, metrics, tau, threshold, adapters, demo, data, reproduce)
+COMMANDS = (apply, choose, report, metrics, tau, threshold, adapters, demo, data, reproduce)
 
 
 class UsageError(Exception):

@@ -43,9 +43,10 @@ def add_debug(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=text)
 
 
-def add_input(parser: argparse.ArgumentParser) -> None:
-    """Add the file of scores and what is in it."""
-    parser.add_argument("input", metavar="IN", help="a file, folder, pattern or URI of scores; - for a pipe")
+def add_input(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+    """Add the file of scores, or several of them, and what is in it."""
+    text = "a file, folder, pattern or URI of scores; - for a pipe"
+    parser.add_argument("input", metavar="IN", nargs="+" if several else None, help=text)
     parser.add_argument(
         "--scores",
         nargs="+",
