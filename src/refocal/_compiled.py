@@ -206,7 +206,7 @@ def _run(
 
 
 def _fits(x: Array) -> bool:
-    if _entries(x) < ENOUGH or not works_in_blocks(x):
+    if not works_in_blocks(x) or _entries(x) < ENOUGH:  # first: only such arrays can be looked at
         return False
     if is_numpy(x):
         return x.dtype.char in "fd" and x.dtype.isnative and bool(x.flags.aligned)
