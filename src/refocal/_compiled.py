@@ -1,7 +1,8 @@
 """Arrays to machine code and back: NumPy arrays and tensors on the CPU, where Numba is installed.
 
 Each function returns None where there is no machine code for its arguments; the caller then computes in array
-operations, which is exact to the same digits. REFOCAL_KERNELS=off does without machine code.
+operations, which is exact to the same digits, except that machine code gives 0 for a result that is below the
+smallest normal number. REFOCAL_KERNELS=off does without machine code.
 """
 
 from __future__ import annotations
@@ -92,8 +93,9 @@ def minimizer(
     out = namespace(posterior).empty(posterior.shape, dtype=posterior.dtype)
     run = module.minimizer_of_floats if size == 4 else module.minimizer_of_doubles
     # Newton's error after a step goes with the step's square, and with the curvature, at most gamma.
-    tolerance = float(np.finfo(np.float32 if size == 4 else np.float64).eps) ** 0.5 / (4 + 4 * gamma)
-    fields = (k, *where, LEAST_REST[size], gamma, tolerance, steps, *_written(out, axis))
+    info = np.finfo(np.float32 if size == 4 else np.float64)
+    tolerance = float(info.eps) ** 0.5 / (4 + 4 * gamma)
+    fields = (k, *where, LEAST_REST[size], gamma, tolerance, float(info.tiny), steps, *_written(out, axis))
     return _run(run, posterior, out, axis, (posterior, out), fields, plain)
 
 
@@ -209,7 +211,7 @@ def _fits(x: Array) -> bool:
     if not works_in_blocks(x) or _entries(x) < ENOUGH:  # first: only such arrays can be looked at
         return False
     if is_numpy(x):
-        return x.dtype.char in "fd" and x.dtype.isnative and bool(x.flags.aligned)
+        return type(x) is np.ndarray and x.dtype.char in "fd" and x.dtype.isnative and x.flags.aligned
     torch = sys.modules["torch"]
     return x.dtype in (torch.float32, torch.float64) and not (x.is_neg() or x._is_zerotensor())
 

@@ -274,6 +274,8 @@ def focal_terms(logits: Array, labels: Array, gamma: Gamma, axis: int, weight: A
         terms = weight * xp.exp(gamma * log_complement(xp, s))
     if is_integer(labels):
         hit = one_hot(xp, xp.expand_dims(labels, axis=axis), logits.shape[axis], axis)
+        if not isinstance(weight, float):  # a masked target of weight 0 has no loss
+            nll = xp.where((terms == 0) & (nll == xp.inf), 0, nll)
         # A class that is not the target may be masked, and must not touch the gradient.
         loss = xp.sum(xp.where(hit, terms * xp.where(hit, nll, 0), 0), axis=axis)
         # A label that is no class: by a product, so that the gradient is NaN too.

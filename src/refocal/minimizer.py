@@ -95,7 +95,9 @@ def focal_minimizer(posterior: Any, gamma: Numbers, *, axis: int = -1, check: bo
 
 
 def _minimizer_of_rows(gamma: float, rows: Array) -> Array:
-    return map_rows(_minimizer, rows, gamma, axis=1)
+    values = rows.detach().numpy() if is_torch(rows) else rows
+    found = map_rows(_minimizer, values, gamma, axis=1, kernel=_minimizer_kernel)
+    return namespace(rows).asarray(found)
 
 
 def _minimizer(xp: Namespace, posterior: Array, gamma: Gamma, axis: int) -> Array:

@@ -69,9 +69,9 @@ def test_wrong_usage_is_2(argv: list[str], text: str, capsys: pytest.CaptureFixt
     assert text in err
 
 
-def test_missing_folder_is_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_folder_is_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(tmp_path / "nowhere")
-    assert main(["demo", "--out", folder]) == 1
+    assert main(["demo", "--out", folder]) == 2
     assert capsys.readouterr().err == f"refocal: output folder must be an existing folder, got {folder!r}\n"
 
 
@@ -169,6 +169,6 @@ def test_tables_need_no_torch(study: str, tmp_path: Path) -> None:
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr.splitlines()) == (
-        1,
+        2,
         [f"refocal: {tmp_path / 'runs'} is not there: no sweep has written to {tmp_path}"],
     )

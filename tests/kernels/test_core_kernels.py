@@ -214,3 +214,22 @@ print("refocal.kernels.psi" in sys.modules, "numba" in sys.modules)
         check=True,
     )
     assert run.stdout.split() == [str(switch == "cpu")] * 2
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_odd_posteriors_have_the_same_scores(monkeypatch, dtype):
+    tiny = float(np.finfo(dtype).tiny)
+    rows = [
+        [1.0, 0.0, 0.0],
+        [1.0, tiny**0.5, tiny / 100],
+        [0.5, 0.5, 0.0],
+        [0.0, 0.0, 1.0],
+        [np.nan, 0.5, 0.5],
+    ]
+    posterior = np.array([*rows, [1.2, -0.2, 0.0]], dtype)
+    for gamma in (0.5, 2.0, 7.0):
+        found = []
+        for enough in (0, 1 << 60):
+            monkeypatch.setattr(_compiled, "ENOUGH", enough)
+            found.append(refocal.focal_minimizer(posterior, gamma, check=False))
+        np.testing.assert_allclose(*found, rtol=200 * TOLERANCE[posterior.dtype])

@@ -96,6 +96,8 @@ def batch(rng):
     return probs, np.minimum(labels, 2)
 rng = np.random.default_rng(0)
 stats, grown = CalibrationStats(10, 3), 0.0
+CalibrationStats(10, 3).update(*batch(rng))  # Numba, where it is installed, is loaded by now
+rng = np.random.default_rng(0)
 edges = np.arange(11) / 10
 edges[0] = -1
 truth = np.zeros(10, np.longdouble)

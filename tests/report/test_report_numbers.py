@@ -277,7 +277,8 @@ def test_a_missing_class_and_one_never_predicted():
 
 def test_probabilities_given_as_logits_are_noticed():
     z, y = rows(1500, 3)
-    numbers = Report(special.softmax(z, axis=1), y, objective=Focal(2.0), from_logits=True).numbers
+    with pytest.warns(refocal.SuspiciousInputWarning, match="look like probabilities"):
+        numbers = Report(special.softmax(z, axis=1), y, objective=Focal(2.0), from_logits=True).numbers
     assert numbers.warnings[0].startswith("The scores were said to be logits, but look like probabilities")
     assert not any("look like" in w for w in calibrated().numbers.warnings)
 

@@ -68,6 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         except BrokenPipeError as error:
             return 1 if _reader_is_gone() else _fail(1, error, args)
         except (ImportError, ValueError) as error:
+            return _fail(getattr(error, "exit_code", 2), error, args)
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
             return _fail(2, error, args)
         except OSError as error:
             return _fail(1, error, args)

@@ -90,12 +90,14 @@ def _of_rows(rests, gamma, shares, log_sums, log_phis, slopes):
 
 
 @exactly
-def _divide(row, top, result):
-    smallest = row[0]
+def _divide(row, top, tiny, result):
+    """Fill result with row / top; return how many are negative or too small for a logarithm, but not 0."""
+    odd = 0
     for j in range(row.size):
-        result[j] = row[j] / top
-        smallest = min(smallest, row[j])
-    return smallest
+        x = row[j] / top
+        result[j] = x
+        odd += 1 if x < tiny and x != ZERO else 0
+    return odd
 
 
 @exactly
@@ -174,6 +176,7 @@ def _run(record, u, eta, result, run, shares_of, a, x, q, work, r, g, numbers, o
     log_phis, fixed = numbers[2 * MANY : 3 * MANY], numbers[3 * MANY : 3 * MANY + 4]
     rests, slopes, tops = of_rows[:MANY], of_rows[MANY : 2 * MANY], of_rows[2 * MANY : 3 * MANY]
     fixed[0], fixed[1] = gamma, u.tolerance
+    numbers[3 * MANY + 4] = u.tiny
     # Near the uniform vector log h is linear in log q, with a slope that grows with gamma.
     odds, ratio = 1.0 / (c - 1), math.log(c) / (c - 1)
     slope = (1.0 + 2.0 * gamma * odds + gamma * (gamma - 1.0) * odds * ratio) / (1.0 + gamma * ratio)
@@ -186,7 +189,8 @@ def _run(record, u, eta, result, run, shares_of, a, x, q, work, r, g, numbers, o
             n, m = p.size, stop - start
             out = result[start * c : stop * c] if in_place else run[:n]
             for i in range(0, n, c):
-                if _divide(p[i : i + c], e.largest(p[i : i + c]), shares_of[i : i + c]) < ZERO:
+                top = e.largest(p[i : i + c])
+                if _divide(p[i : i + c], top, numbers[3 * MANY + 4], shares_of[i : i + c]) or not top > ZERO:
                     shares_of[i] = np.nan
             _logs(shares_of[:n], a[:n])
             for k in range(m):
@@ -253,11 +257,12 @@ FIELDS = {
     "least": REAL,
     "gamma": REAL,
     "tolerance": REAL,
+    "tiny": REAL,
     "steps": INT,
     "result": ROWS,
 }
 """How many classes; the posterior; what the others must have against the top; gamma; the relative step that
-is the last one; how many there may be; where the scores go."""
+is the last one; the smallest normal number; how many steps there may be; where the scores go."""
 
 
 @kernel(**FIELDS)

@@ -168,9 +168,9 @@ class Focal(_InBlocks):
             y = proportional(xp, s, factor, axis)
         if not self.label_smoothing:
             return y
-        zero = y == 0
-        log_y = xp.where(zero, -xp.inf, xp.log(xp.where(zero, 1, y)))
-        return xp.exp(self._unsmoothed(xp, log_y, axis))
+        left = y - self.label_smoothing / y.shape[axis]  # as `_unsmoothed`, with a gradient at 0 too
+        left = xp.where(left < LEFT * y, LEFT * y, left)
+        return left / xp.sum(left, axis=axis, keepdims=True)
 
     def _unsmoothed(self, xp: Namespace, log_s: Array, axis: int) -> Array:
         if not self.label_smoothing:

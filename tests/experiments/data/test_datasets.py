@@ -265,7 +265,7 @@ def test_fetch_prints_the_file(monkeypatch, cache, capsys):
     serve(monkeypatch, 77, MIXED)
     assert main(["data", "fetch", "stand-in"]) == 0
     assert capsys.readouterr().out == f"stand-in: {cache / 'stand-in.npz'}\n"
-    assert main(["data", "fetch", "stand-in", "lettr"]) == 1
+    assert main(["data", "fetch", "stand-in", "lettr"]) == 2
     assert capsys.readouterr() == ("", "refocal: unknown data set 'lettr'; did you mean letter?\n")
 
 
@@ -276,24 +276,24 @@ def test_check_of_a_fetched_file(monkeypatch, cache, capsys):
     assert main(["data", "check"]) == 0
     assert capsys.readouterr().out == f"stand-in               ok       {path}\n1 data sets checked\n"
     save(path, **table())
-    assert main(["data", "check"]) == 1
+    assert main(["data", "check"]) == 2
     out, err = capsys.readouterr()
     assert out.startswith("stand-in               differs  SHA-256 ")
     assert err == "refocal: 1 of 1 data sets are not as expected: stand-in\n"
     os.truncate(path, 100)
-    assert main(["data", "check", "stand-in"]) == 1
+    assert main(["data", "check", "stand-in"]) == 2
     assert "stand-in               damaged" in capsys.readouterr().out
 
 
 def test_check_of_a_folder(tmp_path, capsys):
     save(tmp_path / "letter.npz", **table())
     save(tmp_path / "gisette.npz", **table())
-    assert main(["data", "check", "--data", str(tmp_path)]) == 1
+    assert main(["data", "check", "--data", str(tmp_path)]) == 2
     out, err = capsys.readouterr()
     assert [line.split()[:2] for line in out.splitlines()] == [["gisette", "unknown"], ["letter", "differs"]]
     assert "expected 9d7bb558ba82..." in out
     assert err == "refocal: 1 of 2 data sets are not as expected: letter\n"
-    assert main(["data", "check", "vehicle", "--data", str(tmp_path)]) == 1
+    assert main(["data", "check", "vehicle", "--data", str(tmp_path)]) == 2
     assert "vehicle                missing" in capsys.readouterr().out
 
 

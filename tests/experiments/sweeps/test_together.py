@@ -231,7 +231,7 @@ def test_bad_data_are_said_by_every_process(tmp_path):
     codes, errors = two_processes(
         code, "--dataset", tmp_path / "table.npz", "--device", "cpu", "--out", tmp_path / "out"
     )
-    assert codes == [1, 1]
+    assert codes == [2, 2]
     message = (
         f"refocal: {tmp_path / 'table.npz'} must have the arrays X_train, y_train, X_test, y_test; got X and "
         "y, which are read as one table without a test set\n"
@@ -249,7 +249,7 @@ def test_bad_data_are_said_by_every_process(tmp_path):
 )
 def test_torchrun_and_an_engine_are_refused_by_the_command(given, names, monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert main(["reproduce", "images", "--out", str(tmp_path), *given]) == 1
+    assert main(["reproduce", "images", "--out", str(tmp_path), *given]) == 2
     assert capsys.readouterr() == ("", f"refocal: under torchrun there is no choice of {names}\n")
 
 

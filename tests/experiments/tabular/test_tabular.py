@@ -403,7 +403,7 @@ def test_bad_input_stops_before_any_training(folder, capsys, monkeypatch, option
     np.savez(folder / "few.npz", X=np.zeros((2, 2)), y=np.array([0, 5]))
     np.savez(folder / "keys.npz", data=np.zeros((9, 2)), labels=np.arange(9) % 2)
     out = folder / "out"
-    assert main(["reproduce", "tabular", "--jobs", "1", "--out", str(out), *options]) == 1
+    assert main(["reproduce", "tabular", "--jobs", "1", "--out", str(out), *options]) == 2
     assert message in capsys.readouterr().err
 
 

@@ -32,6 +32,9 @@ class SweepError(ValueError):
         failures: The text of the error of each failed run, by key.
     """
 
+    exit_code = 1
+    """Of a command: what was given was right."""
+
     def __init__(self, message: str, failures: dict[str, str]) -> None:
         super().__init__(message)
         self.failures = failures
