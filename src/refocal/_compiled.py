@@ -19,8 +19,9 @@ import numpy as np
 from refocal import kernels
 from refocal._arrays import Array, is_numpy, namespace, works_in_blocks
 
-ENOUGH = 1 << 15
-"""From so many entries on: Numba takes a second to import, and a few entries are done before that."""
+ENOUGH = 1 << 18
+"""From so many entries on: array operations do fewer in some milliseconds, while Numba takes half a second to
+import, and many seconds to compile a kernel where none is kept from before."""
 
 LARGEST_GAMMA = 16.0
 """Beyond it 1 - q would have to be exact for small q."""

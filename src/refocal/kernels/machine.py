@@ -11,8 +11,10 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import logging
 import os
 import struct
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
@@ -54,6 +56,11 @@ SOURCES = hashlib.sha256(
 
 NONE_LEFT = 1 << 62
 
+LONG = 2.0
+"""A compilation that takes more seconds than this is said."""
+
+log = logging.getLogger("refocal")
+
 PART = struct.Struct("3d")
 """The sums of a part."""
 
@@ -78,12 +85,17 @@ class Kernel:
         # Numba keeps code under this name, so what is kept for other sources is never taken.
         self.function.__qualname__ = f"{self.function.__name__}_{SOURCES}"
         signature = types.void(types.CPointer(from_dtype(self.record)))
+        start = time.monotonic()
         try:
             compiled = cfunc(signature, error_model="numpy", cache=True)(self.function)
         except Exception:  # no folder to keep it in, no room, or what is kept is damaged
             compiled = cfunc(signature, error_model="numpy")(self.function)
         call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(compiled.address)
         call.compiled = compiled  # which owns the machine code
+        if (seconds := time.monotonic() - start) > LONG:
+            log.warning(
+                "compiled %s in %.0f s (REFOCAL_KERNELS=off goes without)", self.function.__name__, seconds
+            )
         return call
 
     def __call__(
