@@ -99,7 +99,8 @@ def log_probs_of(kind: ScoreKind, logits: Array, way: Way, axis: int) -> Array:
 
 
 def _mixed(xp: Namespace, y: Array, raw: Array, floor: float) -> Array:
-    return xp.logaddexp(math.log1p(-floor) + y, math.log(floor) + raw)
+    with quiet(y):  # NaN stays NaN
+        return xp.logaddexp(math.log1p(-floor) + y, math.log(floor) + raw)
 
 
 def log_both(z: Floats, way: Way) -> tuple[Floats, Floats]:
