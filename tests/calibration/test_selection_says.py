@@ -56,7 +56,8 @@ def test_apply_is_the_method(library, sharp):
 
 def test_half_precision_is_rounded_once(sharp):
     found, _ = sharp
-    probs = found.apply(torch.zeros(1, 100, dtype=torch.bfloat16), method="ts_fl")
+    wide = dataclasses.replace(found.method("ts_fl"), columns=100)
+    probs = wide.probs(torch.zeros(1, 100, dtype=torch.bfloat16))
     assert probs.dtype == torch.bfloat16
     assert abs(probs.double().sum().item() - 1) < 0.01  # what metrics ask of half precision
     assert found.method("ts_fl").log_probs(torch.zeros(1, 4, dtype=torch.bfloat16)).dtype == torch.bfloat16

@@ -205,7 +205,7 @@ def test_a_label_of_its_own_temperature():
     assert again == found
     np.testing.assert_array_equal(again.apply(logits), found.apply(logits))
     np.testing.assert_allclose(found.apply(logits.T, axis=0), found.apply(logits).T, rtol=1e-14)
-    with pytest.raises(ValueError, match="temperature must have one number for each of the 2 classes, got 3"):
+    with pytest.raises(ValueError, match=r"the 3 labels of the fit along axis -1, got shape \(3000, 2\)"):
         found.apply(logits[:, :2])
 
 

@@ -343,7 +343,8 @@ def test_half_precision_and_gradients_of_torch():
     scaling = TemperatureScaling().fit(half, torch.tensor(labels))
     assert scaling.temperature_ == TemperatureScaling().fit(half.float().numpy(), labels).temperature_
     assert scaling.predict_proba(half).dtype == torch.bfloat16
-    flat = scaling.predict_proba(torch.zeros(1, 100, dtype=torch.bfloat16))
+    wide = TemperatureScaling().fit(*made(500, 100))
+    flat = wide.predict_proba(torch.zeros(1, 100, dtype=torch.bfloat16))
     assert abs(flat.double().sum().item() - 1) < 0.01  # what metrics ask of half precision
     assert scaling.predict_log_proba(half).dtype == torch.bfloat16
     leaf = torch.tensor(logits, requires_grad=True)

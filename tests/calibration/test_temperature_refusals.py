@@ -79,12 +79,13 @@ def test_from_dict_refuses():
         ({"temperature_": "1"}, TypeError, r"temperature_ must be a number, got '1'"),
         ({"n_iter_": 0}, ValueError, "n_iter_ must be at least 1, got 0"),
         ({"converged_": 1}, TypeError, "converged_ must be True or False, got 1"),
+        ({"columns_": 0}, ValueError, "columns_ must be at least 1, got 0"),
         ({"extra": 1}, ValueError, keys),
         ({"objective": "loss"}, ValueError, "objective must be 'nll', 'focal', 'ece' or an objective"),
     ):
         with pytest.raises(error, match=text):
             TemperatureScaling.from_dict(fields | change)
-    for name in set(fields) - {"task", "task_"}:  # which the first files did not have
+    for name in set(fields) - {"task", "task_", "columns_"}:  # which the first files did not have
         with pytest.raises(ValueError, match="scaling must be" if name == "scaling" else keys):
             TemperatureScaling.from_dict({k: v for k, v in fields.items() if k != name})
     focal = FocalTemperatureScaling(2.0).fit(*made(300, 3)).to_dict()

@@ -51,7 +51,8 @@ def test_the_detector_of_the_readme():
     assert found.winner == "psi"
     probs = found.apply(logits)
     assert probs.dtype == torch.float32
-    threshold = refocal.score_threshold(DETECTOR, 0.5)
+    threshold = found.threshold(0.5)
+    assert threshold == pytest.approx(refocal.score_threshold(DETECTOR, 0.5))
     assert threshold == pytest.approx(0.3988, abs=1e-4)
     np.testing.assert_array_equal(torch.sigmoid(logits) > threshold, probs > 0.5)
     print(found)  # the table, for people

@@ -24,5 +24,6 @@ from refocal._rows.scores import (
 )
 from refocal._rows.tables import (
     label_array as label_array,
+    same_order as same_order,
     score_array as score_array,
 )

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from refocal._checks import check_axis, warn_if_probs
 from refocal._rows.scores import Booleans, Kind, Rows, Scores, Target, Task
-from refocal._rows.tables import label_array, numbers_of, score_array
+from refocal._rows.tables import label_array, numbers_of, same_order, score_array
 
 SUM_TOLERANCE, HALF_SUM_TOLERANCE = 1e-3, 1e-2
 """How far the sum of a row of probabilities may be from 1; bfloat16 alone is off by up to 0.004."""
@@ -67,6 +67,7 @@ def checked_rows(
     classes: Iterable[Hashable] | None = None,
 ) -> Rows:
     """Return `Rows` of probabilities or logits, with a label for each entry; booleans are 0 and 1."""
+    classes = same_order(probs, labels, classes)
     scores = checked_scores(probs, from_logits=from_logits, task=task, axis=axis)
     return _with_labels(scores, labels, axis, ignore_index, classes)
 
@@ -84,6 +85,7 @@ def logit_rows(
 
     Log odds, of shape (n,) or of independent labels, are taken where ``task`` says so.
     """
+    classes = same_order(logits, labels, classes)
     scores = checked_scores(logits, from_logits=True, task=task, axis=axis)
     if scores.is_binary and task is None:
         raise ValueError(f"logits must have rows and classes, got shape {scores.values.shape}")

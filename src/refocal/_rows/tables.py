@@ -1,8 +1,8 @@
 """Scores and labels from whatever holds them, as NumPy arrays: tensors, data frames, columns, lists.
 
 Nothing is imported for it: a frame or a column of pandas, polars or pyarrow says itself which of its values
-are missing, and turns itself into an array. Columns of a frame count by their position; nobody reads their
-names.
+are missing, and turns itself into an array. Columns and rows of a frame count by their position: names and
+indices are read only to refuse two orders that contradict each other, never to sort.
 """
 
 from __future__ import annotations
@@ -79,6 +79,51 @@ def numbers_of(labels: npt.NDArray[Any], classes: Iterable[Hashable], n_classes:
         wrong = labels.reshape(-1).tolist()[found.index(-1)]
         raise ValueError(f"labels must be among classes, got {wrong!r}")
     return y
+
+
+def same_order(scores: Any, labels: Any, classes: Iterable[Hashable] | None) -> Iterable[Hashable] | None:
+    """Return classes (an iterator as a list), after a check that names of scores and labels do not disagree.
+
+    Raises:
+        ValueError: If columns, classes or the index of the rows are the same in another order.
+    """
+    columns, others = _columns(scores), _columns(labels)
+    if columns and others and _reordered(columns, others):
+        raise ValueError(
+            f"labels must have the columns of the scores in the same order, {columns}, got {others}"
+        )
+    if hasattr(scores, "iloc") and hasattr(labels, "iloc") and not scores.index.equals(labels.index):
+        if len(scores) == len(labels) and set(scores.index) == set(labels.index):
+            raise ValueError(
+                "labels must have the index of the scores in the same order (to_numpy() drops it, where rows "
+                "are meant by position)"
+            )
+    if classes is None or isinstance(classes, (str, bytes)):
+        return classes
+    classes = classes.tolist() if hasattr(classes, "tolist") else list(classes)
+    if columns and not _is_numbered(scores) and _reordered(columns, classes):
+        raise ValueError(
+            f"classes must be in the order of the columns of the scores, {columns}, got {classes}"
+        )
+    return classes
+
+
+def _columns(x: Any) -> list[Hashable]:
+    """Return the names of the columns of a frame: pandas and polars, or pyarrow; none for other things."""
+    if hasattr(x, "iloc"):
+        return list(x.columns) if x.ndim == 2 else []
+    names = getattr(x, "column_names", None) or getattr(x, "columns", None)
+    return list(names) if isinstance(names, list) else []
+
+
+def _is_numbered(frame: Any) -> bool:
+    """Whether columns of pandas have the numbers that they get when nobody names them."""
+    return type(frame.columns).__name__ == "RangeIndex"
+
+
+def _reordered(names: list[Hashable], others: list[Hashable]) -> bool:
+    one, other = [str(name) for name in names], [str(name) for name in others]
+    return one != other and sorted(one) == sorted(other)
 
 
 def _array(name: str, x: Any) -> npt.NDArray[Any]:

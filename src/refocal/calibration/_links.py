@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from refocal._arrays import Array, log_softmax, map_rows, namespace, softplus, working_dtype
+from refocal._arrays import Array, Namespace, log_softmax, map_rows, namespace, quiet, softplus, working_dtype
 from refocal._checks import check_axis, check_floats, check_scores
-from refocal._rows import Floats
+from refocal._rows import Booleans, Floats
 from refocal.objectives import Asymmetric, Objective, OneVsRest, SigmoidFocal, log_posterior_of
 from refocal.objectives.base import ScoreKind, per_class
 
 Numbers: TypeAlias = float | tuple[float, ...]
 """One number, or one for each label."""
+
+
+FARTHEST = 30
+"""How often the search for a threshold doubles the logits at which it starts."""
 
 
 class Way(NamedTuple):
@@ -46,15 +51,26 @@ def with_floor(link: Objective | None, n: int) -> Way:
     return Way(link=link, floor=1 / (n + 2) if zeros else 0.0)
 
 
-def probs_of(kind: ScoreKind, logits: Any, way: Way, axis: int, *, log: bool = False) -> Array:
-    """Return (log-)probabilities of the shape, dtype and library of logits."""
+def probs_of(
+    kind: ScoreKind, logits: Any, way: Way, axis: int, *, columns: int | None = None, log: bool = False
+) -> Array:
+    """Return (log-)probabilities of the shape, dtype and library of logits.
+
+    Along ``axis`` there must be as many classes or labels as there were in the fit; None for any number.
+    """
     if kind == "sigmoid":
         logits = check_floats("logits", logits)
-        axis = check_axis("logits", logits, axis) if logits.ndim else 0
+        at = check_axis("logits", logits, axis) if logits.ndim else 0
     else:
-        logits, axis = check_scores("logits", logits, axis)
+        logits, at = check_scores("logits", logits, axis)
+    if columns is not None and (logits.ndim == 0 or logits.shape[at] != columns):
+        what = "labels" if kind == "sigmoid" else "classes"
+        raise ValueError(
+            f"logits must have the {columns} {what} of the fit along axis {axis}, "
+            f"got shape {tuple(logits.shape)}"
+        )
     xp = namespace(logits)
-    y = log_probs_of(kind, logits, way, axis)
+    y = log_probs_of(kind, logits, way, at)
     # Cast last: the logarithm in half precision would lose two digits more.
     return xp.astype(y if log else xp.exp(y), logits.dtype, copy=False)
 
@@ -75,24 +91,85 @@ def log_probs_of(kind: ScoreKind, logits: Array, way: Way, axis: int) -> Array:
     y = log_posterior_of(way.link, z, axis) if z.ndim else way.link.log_posterior(z[None])[0]
     if not way.floor:
         return y
-    return namespace(z).logaddexp(math.log1p(-way.floor) + y, math.log(way.floor) + _raw(kind, z, axis))
+    xp, raw = namespace(z), _raw(kind, z, axis)
+    if isinstance(way.link, OneVsRest):
+        each = way.link.binary.log_posterior(z, axis=axis)
+        y = xp.where(xp.all(each == -xp.inf, axis=axis, keepdims=True), raw, y)  # a row that cannot be
+    return _mixed(xp, y, raw, way.floor)
+
+
+def _mixed(xp: Namespace, y: Array, raw: Array, floor: float) -> Array:
+    with quiet(y):  # NaN stays NaN
+        return xp.logaddexp(math.log1p(-floor) + y, math.log(floor) + raw)
 
 
 def log_both(z: Floats, way: Way) -> tuple[Floats, Floats]:
-    """Return log P(y = 1) and log P(y = 0) of sigmoid logits (n, L) in float64, both exact."""
+    """Return log P(y = 1) and log P(y = 0) of sigmoid logits (n, L) in float64, both exact.
+
+    Those of an objective that is not ours are as exact as its log P(y = 1) allows: log P(y = 0) is -inf where
+    the other is 0, unless there is a floor.
+    """
+    t = scaled(z, way, 1)
+    raw = -np.logaddexp(0, -t), -np.logaddexp(0, t)
     if way.link is None:
-        t = scaled(z, way, 1)
-        return -np.logaddexp(0, -t), -np.logaddexp(0, t)
-    if isinstance(way.link, SigmoidFocal):
+        return raw
+    one, zero = _log_both_of(way.link, t)
+    if not way.floor:
+        return one, zero
+    # Each is mixed by itself: 1 - P(y = 1) would be 0 for large logits, whatever the floor.
+    xp = namespace(t)
+    return _mixed(xp, one, raw[0], way.floor), _mixed(xp, zero, raw[1], way.floor)
+
+
+def _log_both_of(link: Objective, t: Floats) -> tuple[Floats, Floats]:
+    if isinstance(link, SigmoidFocal):
         # 1 - p is the score of the mirrored loss, without a difference that can be 0.
-        t = scaled(z, way, 1)
-        return log_posterior_of(way.link, t, 1), log_posterior_of(_mirrored(way.link), -t, 1)
+        return log_posterior_of(link, t, 1), log_posterior_of(_mirrored(link), -t, 1)
+    if isinstance(link, Asymmetric):
+        with quiet(t):
+            odds = link._log_odds(namespace(t), t)
+        return -np.logaddexp(0, -odds), -np.logaddexp(0, odds)
     with np.errstate(divide="ignore"):
-        one = np.minimum(log_probs_of("sigmoid", z, way, 1), 0)
+        one = np.minimum(log_posterior_of(link, t, 1), 0)
         # log(1 - e^x), by that of its two forms which keeps the digits
         near = one > -math.log(2)
         zero = np.where(near, np.log(-np.expm1(np.where(near, one, -1))), np.log1p(-np.exp(one)))
     return one, zero
+
+
+def score_where(kind: ScoreKind, way: Way, posterior: float, width: int) -> Floats:
+    """Return for each of some labels the smallest raw score whose probability reaches a posterior, (width,).
+
+    The raw score is that of the sigmoid, or of class 1 of a softmax of two. It is 1 where none reaches it.
+    """
+    with np.errstate(divide="ignore"):
+        goal = float(np.log(posterior) - np.log1p(-posterior))
+    inner = way._replace(temperature=1.0, bias=0.0)
+
+    def reaches(t: Floats) -> Booleans:
+        if kind == "sigmoid":
+            one, zero = log_both(t[None], inner)
+        else:
+            zero, one = log_probs_of(kind, np.stack([-t / 2, t / 2], axis=1), inner, 1).T
+        return np.asarray(one - zero >= goal).reshape(width)
+
+    t = np.full(width, goal) if way.link is None else _smallest(reaches, width)
+    z = (t - np.asarray(way.bias)) * np.asarray(way.temperature)
+    return np.asarray(np.exp(-np.logaddexp(0, -z)))
+
+
+def _smallest(holds: Callable[[Floats], Booleans], width: int) -> Floats:
+    """Return the smallest numbers at which what holds from some number on does hold; infinite for none."""
+    low, high = np.full(width, -1.0), np.full(width, 1.0)
+    for _ in range(FARTHEST):
+        low, high = np.where(holds(low), 2 * low, low), np.where(holds(high), high, 2 * high)
+    always, never = holds(low), ~holds(high)
+    while True:
+        middle = low + (high - low) / 2
+        if ((middle <= low) | (middle >= high)).all():
+            return np.where(always, -math.inf, np.where(never, math.inf, high))
+        below = holds(middle)
+        low, high = np.where(below, low, middle), np.where(below, middle, high)
 
 
 def _mirrored(link: SigmoidFocal) -> SigmoidFocal:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, get_args
@@ -22,6 +22,7 @@ from refocal._rows import (
     checked_rows,
     label_array,
     logit_rows,
+    same_order,
     score_array,
 )
 from refocal.calibration._links import Way, log_both, log_probs_of
@@ -64,6 +65,8 @@ class Problem:
         labels: Of the shape (n,) for classes, and of the shape of z otherwise.
         rows: What the searches for T take: the rows of a softmax, or each entry of sigmoid scores as two
             classes with the logits 0 and z; for one sigmoid for each class, the rows as if of a softmax.
+        given: All rows as they came, for the names of rows in errors.
+        at: Which of those rows these are; None for all in their order.
     """
 
     task: Task
@@ -71,6 +74,8 @@ class Problem:
     z: Floats
     labels: Integers
     rows: Rows
+    given: Rows
+    at: npt.NDArray[np.intp] | None = None
 
     @property
     def n_rows(self) -> int:
@@ -78,9 +83,9 @@ class Problem:
         return len(self.z)
 
     @property
-    def n_labels(self) -> int | None:
-        """How many labels each row of a multilabel task has; None for other tasks."""
-        return self.z.shape[1] if self.task == "multilabel" else None
+    def columns(self) -> int | None:
+        """How many classes or labels each row has; None for a binary task."""
+        return None if self.task == "binary" else self.z.shape[1]
 
     @cached_property
     def one(self) -> Booleans:
@@ -91,17 +96,19 @@ class Problem:
 
     def take(self, index: npt.NDArray[np.intp]) -> Problem:
         """Return some of the rows."""
+        at = index if self.at is None else self.at[index]
         if self.kind != "sigmoid":
             rows = self.rows.take(index)
-            return replace(self, z=rows.z, labels=rows.labels, rows=rows)
+            return replace(self, z=rows.z, labels=rows.labels, rows=rows, at=at)
         width = self.z.shape[1]
         entries = (index[:, None] * width + np.arange(width)).reshape(-1)
         rows = self.rows.take(entries)
-        return replace(self, z=self.z[index], labels=self.labels[index], rows=rows)
+        return replace(self, z=self.z[index], labels=self.labels[index], rows=rows, at=at)
 
     def label(self, j: int) -> Problem:
         """Return the binary task of one label, or of one class against the rest."""
-        return _entries("binary", np.ascontiguousarray(self.z[:, j : j + 1]), self.one[:, j : j + 1])
+        z = np.ascontiguousarray(self.z[:, j : j + 1])
+        return replace(_entries("binary", z, self.one[:, j : j + 1], self.given), at=self.at)
 
     def held_out(self, log_probs: Floats) -> Rows:
         """Return rows with the same labels and these log-probabilities, (n, K) or of y = 1 for each entry."""
@@ -115,9 +122,17 @@ class Problem:
         """Return the NLL of each row (n,), or of each entry (n, L) for sigmoid scores, in float64."""
         if self.kind == "sigmoid":
             one, zero = log_both(self.z, way)
+            self._check_answers(np.isnan(one + zero).any(axis=1))
             return -np.where(self.one, one, zero)
-        held_out = self.rows.log_probs(log_probs_of(self.kind, self.z, way, 1))
-        return -held_out.values[np.arange(self.n_rows), self.labels]
+        log_probs = log_probs_of(self.kind, self.z, way, 1)
+        self._check_answers(~np.isfinite(log_probs.max(axis=1)))
+        return -self.rows.log_probs(log_probs).values[np.arange(self.n_rows), self.labels]
+
+    def _check_answers(self, missing: Booleans) -> None:
+        if missing.any():
+            i = int(np.argmax(missing))
+            row = i if self.at is None else int(self.at[i])
+            raise ValueError(f"it has no answer for {_name(self.given, row)}")
 
 
 def problem_of(
@@ -127,9 +142,10 @@ def problem_of(
     objective: Objective | None,
     axis: int,
     ignore_index: Hashable = None,
-    classes: Sequence[Hashable] | None = None,
+    classes: Iterable[Hashable] | None = None,
 ) -> Problem:
     """Return the problem that logits and labels are, by the task or the objective."""
+    classes = same_order(logits, labels, classes)
     values, _ = score_array("logits", logits)
     task = task_of(task, objective, values.ndim)
     options: RowOptions = {"task": task, "axis": axis, "ignore_index": ignore_index, "classes": classes}
@@ -149,27 +165,33 @@ def problem_of(
     rows = checked_rows(values, y, from_logits=True, **options)
     z = np.concatenate([block for _, block in rows.raw_blocks()]).astype(np.float64)
     shape = rows.n_rows, rows.n_labels
-    return _entries(task, z.reshape(shape), rows.labels.reshape(shape) == 1)
+    return _entries(task, z.reshape(shape), rows.labels.reshape(shape) == 1, rows)
 
 
 def _of_classes(values: Floats, labels: Any, kind: ScoreKind, options: RowOptions) -> Problem:
     rows = logit_rows(values, labels, **options)
     if kind == "one-vs-rest" and np.isinf(rows.z).any():
         raise ValueError("logits must be finite for one sigmoid for each class, got -inf")
-    return Problem("multiclass", kind, rows.z, rows.labels, rows)
+    return Problem("multiclass", kind, rows.z, rows.labels, rows, rows)
 
 
-def _entries(task: Task, z: Floats, one: Booleans) -> Problem:
+def _entries(task: Task, z: Floats, one: Booleans, given: Rows) -> Problem:
     """Return the problem of sigmoid logits (n, L)."""
     if np.isnan(z).any():
-        raise ValueError(f"logits must not be NaN, got one in row {int(np.argmax(np.isnan(z).any(axis=1)))}")
+        row = int(np.argmax(np.isnan(z).any(axis=1)))
+        raise ValueError(f"logits must not be NaN, got one in {_name(given, row)}")
     wrong = np.where(one, z == -math.inf, z == math.inf)
     if wrong.any():
         raise ValueError(
             "labels must be possible, got a logit of -inf for a 1 or of inf for a 0 "
-            f"in row {int(np.argmax(wrong.any(axis=1)))}"
+            f"in {_name(given, int(np.argmax(wrong.any(axis=1))))}"
         )
     flat, labels = z.reshape(-1), one.reshape(-1).astype(np.int64)
     pairs = np.stack([np.where(flat > 0, -flat, 0), np.where(flat > 0, 0, flat)], axis=-1)
     rows = Rows("logits", pairs, "logits", SUM_TOLERANCE, labels)
-    return Problem(task, "sigmoid", z, one.astype(np.int64), rows)
+    return Problem(task, "sigmoid", z, one.astype(np.int64), rows, given)
+
+
+def _name(given: Rows, row: int) -> str:
+    """Return what the caller knows a row as, by its number among those that count."""
+    return given.row_name(row if given.kept is None else int(np.flatnonzero(given.kept)[row]))

@@ -22,6 +22,8 @@ from refocal.metrics.cells import resample
 from refocal.metrics.intervals import Interval
 from refocal.objectives import Focal, Objective, SigmoidFocal, check_objective
 
+N_FOLDS = 5
+
 
 def choose_calibration(
     logits: Any,
@@ -32,7 +34,7 @@ def choose_calibration(
     axis: int = -1,
     ignore_index: Hashable = None,
     classes: Sequence[Hashable] | None = None,
-    n_folds: int = 5,
+    n_folds: int | None = None,
     level: float = LEVEL,
     negligible: float = 0.001,
     n_bins: int = 10,
@@ -72,7 +74,7 @@ def choose_calibration(
         axis: The axis of the classes or labels, 1 for (N, C, H, W); all others are rows.
         ignore_index: Rows with this label are left out, as for `refocal.ece`.
         classes: The label of each class in order, where labels are not 0..K-1.
-        n_folds: Parts, at least 2.
+        n_folds: Parts, at least 2; None for 5, or for as many as there are rows if those are fewer.
         level: Of the intervals, within (0, 1).
         negligible: The difference in NLL, in nats, that counts as none.
         n_bins: The number of bins of the calibration errors.
@@ -89,7 +91,6 @@ def choose_calibration(
     Example:
         A detector, trained with the sigmoid focal loss at alpha 0.25 and gamma 2:
 
-        >>> from refocal import score_threshold
         >>> rng = np.random.default_rng(0)
         >>> posterior = rng.beta(0.5, 2.0, size=2000)  # what its scores should say
         >>> labels = (rng.random(2000) < posterior).astype(int)
@@ -100,7 +101,7 @@ def choose_calibration(
         ('psi', 'binary')
         >>> found.apply(logits[:3]).round(3), posterior[:3].round(3)
         (array([0.142, 0.198, 0.232]), array([0.142, 0.198, 0.232]))
-        >>> round(score_threshold(spec, 0.5), 3)  # the raw score that means a probability of 0.5
+        >>> round(found.threshold(0.5), 3)  # the raw score that means a probability of 0.5
         0.399
     """
     if objective is not None:
@@ -109,7 +110,8 @@ def choose_calibration(
     n = problem.n_rows
     if n < 2:
         raise ValueError(f"logits must have at least 2 rows, got {n}")
-    n_folds, level = check_count("n_folds", n_folds, 2, n), check_level(level)
+    n_folds = min(N_FOLDS, n) if n_folds is None else check_count("n_folds", n_folds, 2, n)
+    level = check_level(level)
     check_count("n_resamples", n_resamples, 1)
     check_count("seed", seed, 0)
     negligible = check_number("negligible", negligible, low=0, rule="finite and >= 0")
@@ -126,12 +128,16 @@ def choose_calibration(
     # A part without a fit leaves the method out, with the reason: it could not be measured on all rows.
     every = (*(fold.fits for fold in folds), fitted)
     skipped = {name: fit for fits in every for name, fit in fits.items() if isinstance(fit, str)}
-    names = [name for name in METHODS if name in fitted and name not in skipped]
-    losses, measured = np.empty((n, len(names))), []
-    for i, name in enumerate(names):
-        log_probs, of_entries = _held_out(problem, folds, name)
-        losses[:, i] = of_entries.reshape(n, -1).mean(axis=1)
-        measured.append(measure(problem, log_probs, losses[:, i], level, n_bins, n_resamples, seed))
+    columns, measured = {}, []
+    for name in (name for name in METHODS if name in fitted and name not in skipped):
+        try:
+            log_probs, of_entries = _held_out(problem, folds, name)
+        except ValueError as error:  # a row without an answer
+            skipped[name] = str(error)
+            continue
+        columns[name] = of_entries.reshape(n, -1).mean(axis=1)
+        measured.append(measure(problem, log_probs, columns[name], level, n_bins, n_resamples, seed))
+    names, losses = list(columns), np.stack(list(columns.values()), axis=1)
     means, sampled = losses.mean(axis=0), paired_means(losses, n_resamples, seed)
 
     def gap(name: str, other: str) -> Interval:
@@ -184,8 +190,8 @@ def _held_out(problem: Problem, folds: list[_Fold], name: str) -> tuple[Floats, 
     losses = np.empty(problem.labels.shape)
     for fold in folds:
         way = _found(fold.fits[name]).way
-        log_probs[fold.at] = log_probs_of(problem.kind, fold.problem.z, way, 1)
         losses[fold.at] = fold.problem.nll(way)
+        log_probs[fold.at] = log_probs_of(problem.kind, fold.problem.z, way, 1)
     return log_probs, losses
 
 
@@ -211,7 +217,8 @@ def _interval(value: float, sampled: Floats, level: float) -> Interval:
 
 def _method(name: str, fit: Fitted | str, problem: Problem, fields: dict[str, Any]) -> Method:
     way, converged, shared = _found(fit)
-    return Method(name, **way._asdict(), **fields, scores=problem.kind, converged=converged, shared=shared)
+    numbers = way._asdict() | {"converged": converged, "shared": shared}
+    return Method(name, **numbers, **fields, scores=problem.kind, columns=problem.columns)
 
 
 def _found(fit: Fitted | str) -> Fitted:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, get_args
 
 from refocal._arrays import Array
-from refocal.calibration._links import Numbers, Way, probs_of
+from refocal._checks import check_count, check_fraction, check_number
+from refocal.calibration._links import Numbers, Way, probs_of, score_where
 from refocal.metrics import CalibrationStats, Interval
 from refocal.objectives import Objective, objective_from_dict
 from refocal.objectives.base import ScoreKind
@@ -61,6 +62,8 @@ class Method:
         scores: What turns logits into raw scores: "softmax", "sigmoid" or "one-vs-rest".
         converged: Whether the search for the numbers ended with a small step.
         shared: Labels that have the numbers of all labels, since they are too rarely 1 or 0 for their own.
+        columns: How many classes or labels the rows of the fit had, and logits must have; None for a binary
+            task, which takes log odds of any shape, each entry for itself.
 
     Example:
         >>> from refocal import choose_calibration
@@ -84,17 +87,60 @@ class Method:
     scores: ScoreKind = "softmax"
     converged: bool = True
     shared: tuple[int, ...] = ()
+    columns: int | None = None
 
     def __repr__(self) -> str:
         return f"Method({self.name!r}, T={short(self.temperature)}, NLL {self.nll})"
 
     def log_probs(self, logits: Array, *, axis: int = -1) -> Array:
         """Return log-probabilities, of the same shape, dtype and library."""
-        return probs_of(self.scores, logits, self._way, axis, log=True)
+        return probs_of(self.scores, logits, self._way, axis, columns=self.columns, log=True)
 
     def probs(self, logits: Array, *, axis: int = -1) -> Array:
         """Return probabilities, of the same shape, dtype and library."""
-        return probs_of(self.scores, logits, self._way, axis)
+        return probs_of(self.scores, logits, self._way, axis, columns=self.columns)
+
+    def threshold(self, posterior: float = 0.5) -> Numbers:
+        """Return the raw score from which on the probability is at least a given one.
+
+        The raw score is the sigmoid of a logit, or that of class 1 for a softmax of two classes. It is found
+        by bisection of the method's own probability, which rises with the logit.
+
+        Args:
+            posterior: A probability in [0, 1].
+
+        Returns:
+            A number, or one for each label where labels differ; 1 where no score below it reaches the
+            probability.
+
+        Raises:
+            ValueError: With more than two classes, where a score alone has no probability.
+
+        Example:
+            >>> from refocal import SigmoidFocal, choose_calibration
+            >>> rng = np.random.default_rng(0)
+            >>> posterior = rng.beta(0.5, 2.0, size=500)
+            >>> spec = SigmoidFocal(gamma=2.0, alpha=0.25)
+            >>> labels = rng.random(500) < posterior
+            >>> found = choose_calibration(spec.logits(posterior), labels, spec, n_resamples=50)
+            >>> round(found.method("psi").threshold(0.5), 4)
+            0.3988
+        """
+        p = check_number("posterior", posterior, low=0, rule="in [0, 1]")
+        if p > 1:
+            raise ValueError(f"posterior must be in [0, 1], got {posterior!r}")
+        if self.scores != "sigmoid" and (self.scores != "softmax" or self.columns != 2):
+            k = "an unknown number of" if self.columns is None else self.columns
+            raise ValueError(
+                "threshold needs sigmoid scores or a softmax of two classes, as otherwise the probability "
+                f"depends on all scores of a row, got {k} classes ({self.scores})"
+            )
+        if self.scores == "softmax":
+            return float(score_where(self.scores, self._way, p, 1)[0])
+        options = vars(self.link).values() if self.link is not None else ()
+        each = [len(v) for v in (self.temperature, self.bias, *options) if isinstance(v, tuple)]
+        scores = score_where(self.scores, self._way, p, self.columns or max(each, default=1))
+        return tuple(scores.tolist()) if each or (scores != scores[0]).any() else float(scores[0])
 
     @property
     def _way(self) -> Way:
@@ -102,7 +148,7 @@ class Method:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the method as a dictionary that JSON can hold; an infinite number is None."""
-        names = ("name", "temperature", "bias", "floor", "scores", "converged", "shared")
+        names = ("name", "temperature", "bias", "floor", "scores", "converged", "shared", "columns")
         fields: dict[str, Any] = {name: _as_list(getattr(self, name)) for name in names}
         fields["link"] = None if self.link is None else self.link.to_dict()
         for name in (*METRICS, "behind"):
@@ -114,18 +160,36 @@ class Method:
         """Return the method that `to_dict` described.
 
         Raises:
-            ValueError: If it is none of the methods.
+            TypeError: If it is no dictionary, or a value has a wrong type.
+            ValueError: If a key is missing or unknown, or a value is wrong.
         """
-        fields = dict(fields)
+        fields = checked_keys(cls, fields)
         if fields["name"] not in METHODS:
             raise ValueError(f"name must be one of {', '.join(METHODS)}, got {fields['name']!r}")
         for name in (*METRICS, "behind"):
             fields[name] = interval_from_dict(fields[name])
-        for name in ("temperature", "bias", "shared"):
-            if isinstance(fields.get(name), list):
-                fields[name] = tuple(fields[name])
         link = fields["link"]
         fields["link"] = None if link is None else objective_from_dict(link)
+        fields["temperature"] = _numbers("temperature", fields["temperature"], "finite and > 0")
+        fields["bias"] = _numbers("bias", fields.get("bias", 0.0), "finite")
+        fields["floor"] = check_fraction("floor", fields.get("floor", 0.0))
+        scores = fields.get("scores", "softmax")
+        if scores not in get_args(ScoreKind):
+            raise ValueError(f"scores must be one of {get_args(ScoreKind)}, got {scores!r}")
+        if fields["link"] is not None and fields["link"].scores != scores:
+            raise ValueError(f"link must be one on scores {scores!r}, got {fields['link']!r}")
+        if not isinstance(fields.get("converged", True), bool):
+            raise TypeError(f"converged must be True or False, got {fields['converged']!r}")
+        fields["shared"] = tuple(check_count("shared", j, 0) for j in fields.get("shared", ()))
+        columns = fields.get("columns")
+        if columns is not None:
+            check_count("columns", columns, 1)
+            for name in ("temperature", "bias"):
+                if isinstance(fields[name], tuple) and len(fields[name]) != columns:
+                    raise ValueError(
+                        f"{name} must have one number for each of the {columns} columns, "
+                        f"got {len(fields[name])}"
+                    )
         return cls(**fields | {"stats": CalibrationStats.from_dict(fields["stats"])})
 
 
@@ -162,6 +226,32 @@ def interval_from_dict(fields: dict[str, Any]) -> Interval:
     """Return the interval that `interval_to_dict` described."""
     values: dict[str, Any] = {name: math.inf if value is None else value for name, value in fields.items()}
     return Interval(**values)
+
+
+def checked_keys(cls: type[Any], fields: object) -> dict[str, Any]:
+    """Return a copy of a dictionary whose keys are fields of a dataclass, with all that have no default."""
+    if not isinstance(fields, dict):
+        raise TypeError(f"fields must be a dictionary, got {type(fields).__name__}")
+    known = dataclasses.fields(cls)
+    needed = {f.name for f in known if f.default is dataclasses.MISSING}
+    if not needed <= set(fields) <= {f.name for f in known}:
+        names = [f.name for f in known]
+        raise ValueError(f"fields must have the keys {names}, got {sorted(fields, key=str)}")
+    return dict(fields)
+
+
+def _numbers(name: str, value: Any, rule: str) -> Numbers:
+    """Return a finite number, or a tuple of them from a list; "> 0" in the rule is held."""
+    if isinstance(value, (list, tuple)):
+        return tuple(_number(name, v, rule) for v in value)
+    return _number(name, value, rule)
+
+
+def _number(name: str, value: Any, rule: str) -> float:
+    number = check_number(name, value, rule=rule)
+    if "> 0" in rule and number <= 0:
+        raise ValueError(f"{name} must be {rule}, got {value!r}")
+    return number
 
 
 def _as_list(x: Any) -> Any:

@@ -7,12 +7,16 @@ import html
 from typing import Any
 
 from refocal._arrays import Array
+from refocal._checks import check_count, check_level, check_number
 from refocal._rows import Task
+from refocal.calibration._links import Numbers
+from refocal.calibration._problem import check_task
 from refocal.calibration.method import (
     METHODS,
     METRICS,
     LabelGain,
     Method,
+    checked_keys,
     interval_from_dict,
     interval_to_dict,
     short,
@@ -95,8 +99,20 @@ class Selection:
         raise ValueError(f"name must be one of {[m.name for m in self.methods]}, got {name!r}")
 
     def apply(self, logits: Array, *, method: str | None = None, axis: int = -1) -> Array:
-        """Return the probabilities of the winner, or of another method, for any logits of the model."""
+        """Return the probabilities of the winner, or of another method, for any logits of the model.
+
+        They must have as many classes or labels along ``axis`` as those of the choice. A binary choice takes
+        log odds of any shape, each entry for itself: two columns are two log odds, not a softmax.
+        """
         return self.method(method or self.winner).probs(logits, axis=axis)
+
+    def threshold(self, posterior: float = 0.5, *, method: str | None = None) -> Numbers:
+        """Return the raw score from which on the winner, or another method, gives at least a probability.
+
+        `refocal.score_threshold` speaks of the objective's posterior, which is the method "psi" alone. See
+        `Method.threshold`: for sigmoid scores and two classes, a number or one for each label.
+        """
+        return self.method(method or self.winner).threshold(posterior)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as a dictionary that JSON can hold."""
@@ -113,10 +129,16 @@ class Selection:
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Selection:
-        """Return what `to_dict` described."""
-        young = ("task", "labels", "assumed")  # not in the first files
-        names = [f.name for f in dataclasses.fields(cls) if f.name in fields or f.name not in young]
-        own = {name: fields[name] for name in names}
+        """Return what `to_dict` described.
+
+        Raises:
+            TypeError: If it is no dictionary, or a value has a wrong type.
+            ValueError: If a key is missing or unknown, or a value is wrong.
+        """
+        said = ("psi_harms", "sentence")  # which follow from the rest
+        own = checked_keys(
+            cls, {k: v for k, v in fields.items() if k not in said} if isinstance(fields, dict) else fields
+        )
         own["objective"] = objective_from_dict(own["objective"])
         own["methods"] = tuple(Method.from_dict(method) for method in own["methods"])
         own["skipped"] = tuple((name, reason) for name, reason in own["skipped"])
@@ -124,7 +146,26 @@ class Selection:
         own["labels"] = tuple(
             LabelGain(**x | {"gap": interval_from_dict(x["gap"])}) for x in own.get("labels", ())
         )
-        return cls(**own)
+        for name in ("n_rows", "n_folds"):
+            check_count(name, own[name], 2)
+        check_level(own["level"])
+        check_number("negligible", own["negligible"], low=0, rule="finite and >= 0")
+        for name in ("clear", "assumed"):
+            if not isinstance(own.get(name, False), bool):
+                raise TypeError(f"{name} must be True or False, got {own[name]!r}")
+        found = cls(**own)
+        if found.task is None:
+            raise ValueError("task must be a task, got None")
+        check_task(found.task, found.objective)
+        names = [m.name for m in found.methods]
+        if "raw" not in names or found.winner not in names:
+            raise ValueError(f"methods must have raw and the winner {found.winner!r}, got {names}")
+        for m in found.methods:
+            if (m.scores == "sigmoid") == (found.task == "multiclass"):
+                raise ValueError(
+                    f"scores of {m.name} must be those of the task {found.task!r}, got {m.scores!r}"
+                )
+        return found
 
     def __repr__(self) -> str:
         return (

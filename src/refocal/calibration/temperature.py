@@ -24,10 +24,11 @@ class _Scaling:
     """What the scalings share: probabilities, fitted numbers and files."""
 
     _settings: ClassVar[tuple[str, ...]]
-    _fitted: ClassVar[tuple[str, ...]] = ("temperature_", "n_iter_", "converged_", "task_")
-    _younger: ClassVar[dict[str, Any]] = {"task": None, "task_": "multiclass"}  # than the first files
+    _fitted: ClassVar[tuple[str, ...]] = ("temperature_", "n_iter_", "converged_", "task_", "columns_")
+    _younger: ClassVar[dict[str, Any]] = {"task": None, "task_": "multiclass", "columns_": None}  # than files
     task: Task | None
     task_: Task
+    columns_: int | None
     temperature_: float
     n_iter_: int
     converged_: bool
@@ -35,12 +36,16 @@ class _Scaling:
     def predict_proba(self, logits: Array, *, axis: int = -1) -> Array:
         """Return probabilities, of the same shape, dtype and library; for sigmoid scores P(y = 1)."""
         self._check_fitted()
-        return probs_of(self._kind, logits, Way(self.temperature_, self._link), axis)
+        return self._probs(logits, axis, log=False)
 
     def predict_log_proba(self, logits: Array, *, axis: int = -1) -> Array:
         """Return the logarithm of `predict_proba`."""
         self._check_fitted()
-        return probs_of(self._kind, logits, Way(self.temperature_, self._link), axis, log=True)
+        return self._probs(logits, axis, log=True)
+
+    def _probs(self, logits: Array, axis: int, *, log: bool) -> Array:
+        way = Way(self.temperature_, self._link)
+        return probs_of(self._kind, logits, way, axis, columns=self.columns_, log=log)
 
     def to_dict(self) -> dict[str, Any]:
         """Return settings and fitted numbers as a dictionary that JSON can hold."""
@@ -63,7 +68,7 @@ class _Scaling:
         if fields.get("scaling") != cls.__name__:
             raise ValueError(f"scaling must be {cls.__name__!r}, got {fields.get('scaling')!r}")
         fitted_before = "temperature_" in fields
-        fields = {k: v for k, v in cls._younger.items() if fitted_before or k != "task_"} | fields
+        fields = {k: v for k, v in cls._younger.items() if fitted_before or not k.endswith("_")} | fields
         own = {"scaling", *cls._settings}
         fitted = set(fields) - own
         if set(fields) - fitted != own or (fitted and fitted != set(cls._fitted)):
@@ -86,6 +91,8 @@ class _Scaling:
             if fields["task_"] is None:
                 raise ValueError("task_ must be a task, got None")
             check_task(fields["task_"], scaling._objective)
+            if fields["columns_"] is not None:
+                check_count("columns_", fields["columns_"], 1)
             vars(scaling).update({name: fields[name] for name in cls._fitted})
         return scaling
 
@@ -128,9 +135,9 @@ class _Scaling:
         if "temperature_" not in vars(self):
             raise ValueError(f"{type(self).__name__} must be fitted first: call fit(logits, labels)")
 
-    def _finish(self, fit: Fit, task: Task) -> Self:
+    def _finish(self, fit: Fit, problem: Problem) -> Self:
         self.temperature_, self.n_iter_, self.converged_ = fit.temperature, fit.passes, fit.converged
-        self.task_ = task
+        self.task_, self.columns_ = problem.task, problem.columns
         fit.warn()
         return self
 
@@ -166,6 +173,8 @@ class TemperatureScaling(_Scaling):
     Attributes:
         temperature_: T.
         task_: The task of the rows that it was fitted on.
+        columns_: How many classes or labels those rows had, and others must have; None for a binary task,
+            which takes log odds of any shape, each entry for itself.
         n_iter_: Passes over all rows that the fit took; of an objective, each computes the loss three times.
         converged_: Whether the last step was small ("ece": whether the best point is inside the grid). If
             not, `fit` warns too.
@@ -228,7 +237,7 @@ class TemperatureScaling(_Scaling):
             ValueError: Where values do not fit, or the loss falls all the way to T = 0 or T = infinity.
         """
         problem = self._problem(logits, labels, axis, ignore_index, classes)
-        return self._finish(fit_temperature(problem, self.objective, self.gamma, self.n_bins), problem.task)
+        return self._finish(fit_temperature(problem, self.objective, self.gamma, self.n_bins), problem)
 
     def transform(self, logits: Array) -> Array:
         """Return logits / T, of the same shape, dtype and library."""
@@ -257,6 +266,8 @@ class FocalTemperatureScaling(_Scaling):
     Attributes:
         temperature_: T.
         task_: The task of the rows that it was fitted on.
+        columns_: How many classes or labels those rows had, and others must have; None for a binary task,
+            which takes log odds of any shape, each entry for itself.
         gamma_: gamma, given or fitted.
         n_iter_: Passes over all rows that the fit took.
         converged_: Whether the last step was small. If not, `fit` warns too.
@@ -270,7 +281,7 @@ class FocalTemperatureScaling(_Scaling):
     """
 
     _settings = ("gamma", "task")
-    _fitted = ("temperature_", "gamma_", "n_iter_", "converged_", "task_")
+    _fitted = ("temperature_", "gamma_", "n_iter_", "converged_", "task_", "columns_")
     gamma_: float
 
     def __init__(self, gamma: float | None = None, *, task: Task | None = None) -> None:
@@ -307,7 +318,7 @@ class FocalTemperatureScaling(_Scaling):
         else:
             fit = fit_link_temperature(problem, Way(link=_psi_of(self.gamma, problem.kind)))
         self.gamma_ = fit.gamma if self.gamma is None else self.gamma
-        return self._finish(fit, problem.task)
+        return self._finish(fit, problem)
 
     @property
     def _link(self) -> Objective:
