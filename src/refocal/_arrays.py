@@ -210,7 +210,7 @@ class Shares(NamedTuple):
 
 
 def shares(xp: Namespace, logits: Array, axis: int) -> Shares:
-    """Return the `Shares` of ``softmax(logits)`` along an axis (not negative), NaN if the largest is infinite."""
+    """Return the `Shares` of ``softmax(logits)`` along an axis (not negative); NaN if its top is infinite."""
     smallest = xp.finfo(logits.dtype).min
     top = one_hot(xp, xp.argmax(logits, axis=axis, keepdims=True), logits.shape[axis], axis)
     others = xp.where(top, -xp.inf, logits)

@@ -38,7 +38,7 @@ TOLERANCE, HALF_TOLERANCE = 1e-3, 1e-2
 """How far from 1 the sum of a row of probabilities may be; the second in half precision."""
 
 SAMPLE, FEWEST = 2000, 100
-"""Rows or entries that a look for probabilities in the place of logits takes; fewer log-odds say too little."""
+"""Rows or entries that a look for probabilities in the place of logits takes, and the fewest for log-odds."""
 
 _known = ContextVar("known", default=False)
 
@@ -310,7 +310,7 @@ def warn_if_probs(name: str, logits: Array, axis: int = -1) -> None:
 
 
 def warn_if_sigmoids(name: str, log_odds: Array) -> None:
-    """Warn where log-odds look like sigmoid scores: many, all of them in [0, 1], neither equal nor all 0 or 1.
+    """Warn where log-odds look like sigmoid scores: many, all in [0, 1], neither all equal nor all 0 or 1.
 
     Looks at entries spread over all of them, where values are at hand, and at the others before it warns.
     """
@@ -331,8 +331,8 @@ def warn_if_sigmoids(name: str, log_odds: Array) -> None:
         if ((values < 0) | (values > 1)).any():
             return
     warnings.warn(
-        f"{name} look like probabilities, as every entry is in [0, 1]: give the scores before the sigmoid, or "
-        "say that they are probabilities (posterior_from_probs, from_logits=False)",
+        f"{name} look like probabilities, as every entry is in [0, 1]: give the scores before the sigmoid, "
+        "or say that they are probabilities (posterior_from_probs, from_logits=False)",
         SuspiciousInputWarning,
         stacklevel=_levels_to_the_caller(),
     )

@@ -1,4 +1,4 @@
-"""Scores, targets and masks that people mix up, handed to objectives: a warning, an error, or NaN for the row."""
+"""Scores, targets and masks that people mix up, handed to objectives: a warning, an error, or rows of NaN."""
 
 from __future__ import annotations
 
@@ -70,6 +70,7 @@ def test_sigmoid_scores_as_logits_warn_once(call):
 
 def test_log_odds_that_are_none_of_these_do_not_warn():
     weak = np.linspace(0.01, 0.99, 1000)
+    eta = SPEC.posterior_from_probs(scipy.special.expit(weak))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for z in (
@@ -88,7 +89,8 @@ def test_log_odds_that_are_none_of_these_do_not_warn():
         OneVsRest().posterior_from_probs(BY_FOUR)
         refocal.nll(S, Y, task="binary")
         # A temperature, or a bias, that is tried may bring true log-odds between 0 and 1.
-        refocal.choose_calibration(4 * weak, (RNG.random(1000) < 0.6).astype(int), SPEC)
+        labels = (RNG.random(1000) < eta).astype(int)
+        refocal.choose_calibration(10 * weak, labels, SPEC)
 
 
 def test_a_weak_classifier_of_scikit_learn_does_not_warn():
