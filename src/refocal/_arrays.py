@@ -45,8 +45,10 @@ FEW_CLASSES = 32
 """Up to here NumPy reduces faster over the first axis than over the last, by up to six times."""
 
 
-def as_array(x: object) -> Array:
+def as_array(x: object, name: str = "an array") -> Array:
     """Return an array as it is, and anything else (lists, numbers, data frames) as a NumPy array."""
+    if isinstance(x, np.ma.MaskedArray):  # most functions would compute with what the mask hides
+        raise TypeError(f"{name} must not be a masked array: fill it first, -inf masks a class")
     return x if is_torch(x) or aac.is_array_api_obj(x) else np.asarray(x)
 
 
@@ -208,19 +210,20 @@ class Shares(NamedTuple):
 
 
 def shares(xp: Namespace, logits: Array, axis: int) -> Shares:
-    """Return the `Shares` of ``softmax(logits)`` along an axis (not negative)."""
+    """Return the `Shares` of ``softmax(logits)`` along an axis (not negative); NaN if its top is infinite."""
     smallest = xp.finfo(logits.dtype).min
     top = one_hot(xp, xp.argmax(logits, axis=axis, keepdims=True), logits.shape[axis], axis)
     others = xp.where(top, -xp.inf, logits)
     # A shift changes nothing, so no gradient through it: ties would split it wrongly.
     z_top = at_top(xp, top, logits, axis)
+    z_top = xp.where(xp.abs(z_top) == xp.inf, xp.nan, z_top)
     z_next = xp.max(others, axis=axis, keepdims=True)
     z_next = stop_gradient(xp.where(z_next == -xp.inf, smallest, z_next))
     gap = others - z_next
     f = xp.exp(gap)
     rest = total(xp, f, axis)
     lead = z_top - z_next
-    alone = rest == 0  # every other class is masked
+    alone = (rest == 0) & (lead == lead)  # every other class is masked
     log_odds = xp.where(alone, smallest, xp.log(xp.where(alone, 1, rest)) - lead)
     neg_log_top = softplus(xp, log_odds)
     q = f * xp.exp(-lead - neg_log_top)

@@ -6,7 +6,9 @@ import math
 import numbers
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -35,8 +37,10 @@ LEVEL = 0.95
 TOLERANCE, HALF_TOLERANCE = 1e-3, 1e-2
 """How far from 1 the sum of a row of probabilities may be; the second in half precision."""
 
-SAMPLE = 2000
-"""Rows that a look for probabilities in the place of logits takes."""
+SAMPLE, FEWEST = 2000, 100
+"""Rows or entries that a look for probabilities in the place of logits takes, and the fewest for log-odds."""
+
+_known = ContextVar("known", default=False)
 
 
 class SuspiciousInputWarning(UserWarning):
@@ -54,7 +58,7 @@ class SuspiciousInputWarning(UserWarning):
 
 def check_floats(name: str, x: Any) -> Array:
     """Return an array of real floats."""
-    x = as_array(x)
+    x = as_array(x, name)
     if not is_float(x):
         raise TypeError(f"{name} must hold floating point numbers, got dtype {x.dtype}")
     return x
@@ -287,12 +291,13 @@ def warn_if_probs(name: str, logits: Array, axis: int = -1) -> None:
         return
     one = values[tuple(slice(None) if i == axis % values.ndim else 0 for i in range(values.ndim))]
     with quiet(values):
-        if not (one.min() >= 0 and abs(float(one.sum()) - 1) <= HALF_TOLERANCE):  # mostly it ends here
+        if one.min() < 0 or abs(float(one.sum()) - 1) > HALF_TOLERANCE:  # mostly it ends here, if not NaN
             return
         rows = np.moveaxis(values, axis, -1) if is_numpy(values) else values.movedim(axis, -1)
         rows = rows.reshape((n, k))[:SAMPLE]
         rows = np.asarray(rows if is_numpy(rows) else rows.double(), dtype=np.float64)
-        if not (rows.min() >= 0 and np.abs(rows.sum(axis=-1) - 1).max() <= TOLERANCE):
+        rows = rows[~np.isnan(rows).any(axis=-1)]
+        if rows.size <= 2 or not (rows.min() >= 0 and np.abs(rows.sum(axis=-1) - 1).max() <= TOLERANCE):
             return
     if ((rows == 0) | (rows == 1)).all():
         return
@@ -302,6 +307,45 @@ def warn_if_probs(name: str, logits: Array, axis: int = -1) -> None:
         SuspiciousInputWarning,
         stacklevel=_levels_to_the_caller(),
     )
+
+
+def warn_if_sigmoids(name: str, log_odds: Array) -> None:
+    """Warn where log-odds look like sigmoid scores: many, all in [0, 1], neither all equal nor all 0 or 1.
+
+    Looks at entries spread over all of them, where values are at hand, and at the others before it warns.
+    """
+    values = at_hand(log_odds)
+    if values is None or math.prod(values.shape) < FEWEST or _known.get():
+        return
+    with quiet(values):
+        some = values
+        while (n := math.prod(some.shape)) > 2 * SAMPLE:
+            axis = max(range(some.ndim), key=lambda i: some.shape[i])
+            some = some[(slice(None),) * axis + (slice(None, None, min(n // SAMPLE, some.shape[axis])),)]
+        if ((some < 0) | (some > 1)).any():  # mostly it ends here
+            return
+        seen = np.asarray(some if is_numpy(some) else some.double(), dtype=np.float64)
+        seen = seen[~np.isnan(seen)]
+        if seen.size < FEWEST or seen.min() == seen.max() or ((seen == 0) | (seen == 1)).all():
+            return
+        if ((values < 0) | (values > 1)).any():
+            return
+    warnings.warn(
+        f"{name} look like probabilities, as every entry is in [0, 1]: give the scores before the sigmoid, "
+        "or say that they are probabilities (posterior_from_probs, from_logits=False)",
+        SuspiciousInputWarning,
+        stacklevel=_levels_to_the_caller(),
+    )
+
+
+@contextmanager
+def known_log_odds() -> Iterator[None]:
+    """Keep `warn_if_sigmoids` quiet: the log-odds are computed, or were looked at before."""
+    token = _known.set(True)
+    try:
+        yield
+    finally:
+        _known.reset(token)
 
 
 def _levels_to_the_caller() -> int:
@@ -338,3 +382,17 @@ def check_labels(labels: Array, logits: Array, axis: int) -> None:
     if isinstance(labels, np.ndarray):
         k = logits.shape[axis]
         check_values("labels", labels, (labels >= 0) & (labels < k), f"within 0..{k - 1}")
+
+
+def check_targets(name: str, targets: Array) -> None:
+    """Raise where soft targets are not within 0..1, and more than by rounding, if values are at hand."""
+    values = at_hand(targets)
+    if values is None or 0 in values.shape:
+        return
+    with quiet(values):
+        if values.min() >= -HALF_TOLERANCE and values.max() <= 1 + HALF_TOLERANCE:
+            return
+    if is_torch(values):
+        values = values.double() if values.is_floating_point() else values
+    given = np.asarray(values)
+    check_values(name, given, (given >= -HALF_TOLERANCE) & (given <= 1 + HALF_TOLERANCE), "within 0..1")

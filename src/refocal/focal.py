@@ -46,6 +46,7 @@ from refocal._checks import (
     check_probs,
     check_same_shape,
     check_scores,
+    check_targets,
     warn_if_probs,
 )
 
@@ -153,7 +154,8 @@ def log_psi(logits: Any, gamma: Numbers, *, axis: int = -1, check: bool = True) 
         \log h = \log q - \gamma \log(1-q) - \log\Bigl(1 + \gamma \frac{-q \log q}{1-q}\Bigr)
 
     No term cancels, and 1 - q of the largest class is summed over the other classes.
-    A logit of -inf (a masked class) gives -inf. A NaN stays in its own row.
+    A logit of -inf (a masked class) gives -inf. A NaN stays in its own row, and a row with inf, or with
+    nothing but -inf, is NaN.
 
     Args:
         logits: Scores before the softmax, K >= 2 of them along ``axis``.
@@ -213,11 +215,12 @@ def focal_loss(logits: Any, labels: Any, gamma: Numbers, *, axis: int = -1) -> A
     """
     logits, axis = check_scores("logits", logits, axis)
     gamma = check_gamma(gamma, logits, axis)
-    labels = as_array(labels)
+    labels = as_array(labels, "labels")
     if is_integer(labels):
         check_labels(labels, logits, axis)
     else:
         labels = check_same_shape("labels", labels, "logits", logits)
+        check_targets("labels", labels)
     return focal_terms(logits, labels, gamma, axis)
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypedDict, get_args
 import numpy as np
 import numpy.typing as npt
 
-from refocal._checks import check_axis, warn_if_probs
+from refocal._checks import check_axis, warn_if_probs, warn_if_sigmoids
 from refocal._rows.scores import Booleans, Kind, Rows, Scores, Target, Task
 from refocal._rows.tables import label_array, numbers_of, same_order, score_array
 
@@ -52,6 +52,8 @@ def checked_scores(
         raise ValueError(f"{name} must have at least {least}, got shape {given}")
     if from_logits and has_columns and task != "multilabel":
         warn_if_probs(name, values)
+    elif from_logits:
+        warn_if_sigmoids(name, values)
     kind: Kind = "logits" if from_logits else "probs"
     return Scores(name, values, kind, HALF_SUM_TOLERANCE if half else SUM_TOLERANCE, task=task)
 

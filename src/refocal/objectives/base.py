@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any, ClassVar, Literal, Self, TypeAlias, cast
 
 import numpy as np
@@ -18,6 +19,7 @@ from refocal._arrays import (
     ArrayT,
     Namespace,
     as_array,
+    at_hand,
     device,
     is_integer,
     is_numpy,
@@ -35,7 +37,10 @@ from refocal._checks import (
     check_probs,
     check_same_shape,
     check_scores,
+    check_targets,
+    known_log_odds,
     warn_if_probs,
+    warn_if_sigmoids,
 )
 
 ScoreKind: TypeAlias = Literal["softmax", "sigmoid", "one-vs-rest"]
@@ -109,7 +114,7 @@ class Objective(abc.ABC):
         """Return the true probabilities that belong to the logits of a model trained with this loss.
 
         The result has the shape of logits: along ``axis`` a distribution, or for sigmoid scores P(y = 1) of
-        each entry.
+        each entry. A softmax with a logit of inf, or with none but -inf, is not defined: its row is NaN.
         """
         y: Any = self.log_posterior(logits, axis=axis)
         return cast(ArrayT, namespace(y).exp(y))
@@ -193,8 +198,7 @@ class _InBlocks(Objective):
     def log_posterior(self, logits: ArrayT, *, axis: int = -1) -> ArrayT:
         """Return the logarithm of `posterior`."""
         logits, axis = self._checked("logits", logits, axis)
-        if self.scores == "softmax":
-            warn_if_probs("logits", logits, axis)
+        self._warn(logits, axis)
         found = self._compiled(logits, axis, logarithm=True)
         y: ArrayT = self._log_posterior_of(logits, axis) if found is None else found
         return y
@@ -205,9 +209,15 @@ class _InBlocks(Objective):
         found: ArrayT | None = self._compiled(given, at, logarithm=False)
         if found is None:
             return super().posterior(logits, axis=axis)
-        if self.scores == "softmax":
-            warn_if_probs("logits", given, at)
+        self._warn(given, at)
         return found
+
+    def _warn(self, logits: Array, axis: int) -> None:
+        """Warn of logits that look like scores."""
+        if self.scores == "softmax":
+            warn_if_probs("logits", logits, axis)
+        else:
+            warn_if_sigmoids("logits", logits)
 
     def _log_posterior_of(self, logits: Array, axis: int) -> Array:
         return map_rows(self._log_posterior, logits, *self._parameters(logits, axis), axis=axis)
@@ -279,8 +289,12 @@ def losses_of(objective: Objective, logits: Array, labels: Array, axis: int = -1
 
 
 def log_posterior_of(objective: Objective, logits: Array, axis: int = -1) -> Array:
-    """Return the log-posterior of logits, after a check that the objective keeps its contract."""
-    return _kept(objective, "log_posterior", (logits,), axis, logits.shape)
+    """Return the log-posterior of logits, after a check that the objective keeps its contract.
+
+    Logits that come here were looked at before, and many were divided by a temperature since.
+    """
+    with nullcontext() if at_hand(logits) is None else known_log_odds():
+        return _kept(objective, "log_posterior", (logits,), axis, logits.shape)
 
 
 def logits_of(objective: Objective, posterior: Array, axis: int = -1) -> Array:
@@ -334,18 +348,21 @@ def per_class(name: str, value: Any, like: Array, axis: int) -> Any:
 
 def row_labels(labels: Any, logits: Array, axis: int) -> Array:
     """Return labels that fit the rows of logits: integers, or distributions over the classes."""
-    labels = as_array(labels)
+    labels = as_array(labels, "labels")
     if not is_integer(labels):
-        return check_same_shape("labels", labels, "logits", logits)
+        labels = check_same_shape("labels", labels, "logits", logits)
+        check_targets("labels", labels)
+        return labels
     check_labels(labels, logits, axis)
     return labels
 
 
 def entry_targets(targets: Any, logits: Array) -> Array:
-    """Return targets, one for each entry of logits."""
-    targets = as_array(targets)
+    """Return targets, one for each entry of logits and within 0..1."""
+    targets = as_array(targets, "targets")
     if tuple(targets.shape) != tuple(logits.shape):
         raise ValueError(
             f"targets must have the shape {tuple(logits.shape)} of logits, got {tuple(targets.shape)}"
         )
+    check_targets("targets", targets)
     return targets

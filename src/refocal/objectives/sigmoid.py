@@ -264,7 +264,8 @@ class OneVsRest(Objective):
         """Return the true probabilities that belong to sigmoid scores; prefer `posterior` of the logits."""
         probs, axis = self._checked_probs("probs", probs, axis, check)
         p = self.binary.posterior_from_probs(probs, axis=axis, check=False)
-        normalised: ArrayT = p / total(namespace(p), p, axis)
+        with quiet(p):
+            normalised: ArrayT = p / total(namespace(p), p, axis)
         return normalised
 
     def logits(self, posterior: ArrayT, *, axis: int = -1, check: bool = True) -> ArrayT:

@@ -16,6 +16,7 @@ from sklearn.utils.metadata_routing import (
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from refocal import Asymmetric, Focal, OneVsRest, SigmoidFocal
+from refocal._checks import known_log_odds
 from refocal.sklearn._base import softmax_logits
 from refocal.sklearn._gradients import Floats
 
@@ -164,13 +165,15 @@ def is_one_vs_rest(objective: Any) -> bool:
 def log_posterior(objective: Any, logits: Floats) -> Floats:
     """Return log-probabilities, a column for each class, of logits with a column for each class."""
     if not is_sigmoid(objective):
-        rows: Floats = objective.log_posterior(logits)
+        with known_log_odds():
+            rows: Floats = objective.log_posterior(logits)
         return rows
     if logits.shape[1] != 2:
         raise ValueError(
             f"objective must be a softmax one or OneVsRest for {logits.shape[1]} classes, got {objective!r}"
         )
-    of_one: Floats = objective.posterior(logits[:, 1] - logits[:, 0])
+    with known_log_odds():
+        of_one: Floats = objective.posterior(logits[:, 1] - logits[:, 0])
     with np.errstate(divide="ignore"):
         return np.log(np.stack([1 - of_one, of_one], axis=1))
 
