@@ -161,7 +161,7 @@ class Method:
 
         Raises:
             TypeError: If it is no dictionary, or a value has a wrong type.
-            ValueError: If a key is missing or unknown, or a value is wrong.
+            ValueError: If a key is missing, or a value is wrong.
         """
         fields = checked_keys(cls, fields)
         if fields["name"] not in METHODS:
@@ -229,15 +229,15 @@ def interval_from_dict(fields: dict[str, Any]) -> Interval:
 
 
 def checked_keys(cls: type[Any], fields: object) -> dict[str, Any]:
-    """Return a copy of a dictionary whose keys are fields of a dataclass, with all that have no default."""
+    """Return what a dictionary has of the fields of a dataclass, after a check that none is missing."""
     if not isinstance(fields, dict):
         raise TypeError(f"fields must be a dictionary, got {type(fields).__name__}")
-    known = dataclasses.fields(cls)
-    needed = {f.name for f in known if f.default is dataclasses.MISSING}
-    if not needed <= set(fields) <= {f.name for f in known}:
-        names = [f.name for f in known]
-        raise ValueError(f"fields must have the keys {names}, got {sorted(fields, key=str)}")
-    return dict(fields)
+    missing = [
+        f.name for f in dataclasses.fields(cls) if f.default is dataclasses.MISSING and f.name not in fields
+    ]
+    if missing:
+        raise ValueError(f"fields must have the keys {missing} too, got {sorted(fields, key=str)}")
+    return {f.name: fields[f.name] for f in dataclasses.fields(cls) if f.name in fields}
 
 
 def _numbers(name: str, value: Any, rule: str) -> Numbers:

@@ -129,16 +129,13 @@ class Selection:
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Selection:
-        """Return what `to_dict` described.
+        """Return what `to_dict` described; further keys, as those of `refocal choose`, are left aside.
 
         Raises:
             TypeError: If it is no dictionary, or a value has a wrong type.
-            ValueError: If a key is missing or unknown, or a value is wrong.
+            ValueError: If a key is missing, or a value is wrong.
         """
-        said = ("psi_harms", "sentence")  # which follow from the rest
-        own = checked_keys(
-            cls, {k: v for k, v in fields.items() if k not in said} if isinstance(fields, dict) else fields
-        )
+        own = checked_keys(cls, fields)
         own["objective"] = objective_from_dict(own["objective"])
         own["methods"] = tuple(Method.from_dict(method) for method in own["methods"])
         own["skipped"] = tuple((name, reason) for name, reason in own["skipped"])

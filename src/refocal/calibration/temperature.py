@@ -25,7 +25,8 @@ class _Scaling:
 
     _settings: ClassVar[tuple[str, ...]]
     _fitted: ClassVar[tuple[str, ...]] = ("temperature_", "n_iter_", "converged_", "task_", "columns_")
-    _younger: ClassVar[dict[str, Any]] = {"task": None, "task_": "multiclass", "columns_": None}  # than files
+    # what the first files did not have
+    _younger: ClassVar[dict[str, Any]] = {"task": None, "task_": "multiclass", "columns_": None}
     task: Task | None
     task_: Task
     columns_: int | None
