@@ -43,7 +43,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("-o", "--out", metavar="FILE", help="save the choice as JSON")
     parser.add_argument("--rows", type=int, default=200_000, help="rows of the sample (default: 200000)")
     parser.add_argument("--seed", type=int, default=0, help="of the sample and of the parts (default: 0)")
-    parser.add_argument("--folds", type=int, default=5, help="parts that are held out in turn (default: 5)")
+    parser.add_argument("--folds", type=int, help="parts that are held out in turn (default: 5)")
     parser.set_defaults(run=_run)
 
 
