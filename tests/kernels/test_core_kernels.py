@@ -202,7 +202,7 @@ def test_tensors_in_threads_and_what_is_left_to_array_operations():
 def test_the_switch(switch):
     code = """
 import numpy as np, refocal, sys
-z = np.random.default_rng(0).normal(size=(5000, 10))
+z = np.random.default_rng(0).normal(size=(30000, 10))
 refocal.log_psi(z, 2.0), refocal.log_psi(z[:2], 2.0)
 print("refocal.kernels.psi" in sys.modules, "numba" in sys.modules)
 """

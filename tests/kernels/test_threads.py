@@ -256,6 +256,12 @@ print(round(float(focal_loss(z, y)), 4))
 """
 
 
+def said(process):
+    """Return what a process said, but for how long it took to compile."""
+    out, err = process.communicate(timeout=300)
+    return out, [line for line in err.splitlines() if not line.startswith("compiled hard in ")]
+
+
 @pytest.mark.slow
 def test_two_processes_compile_at_once_and_a_cache_that_cannot_be_used(tmp_path):
     def started(folder):
@@ -265,9 +271,9 @@ def test_two_processes_compile_at_once_and_a_cache_that_cannot_be_used(tmp_path)
         )
 
     pairs = [started(tmp_path / "shared") for _ in range(2)]
-    assert [process.communicate(timeout=300) for process in pairs] == [("0.0875\n", "")] * 2
+    assert [said(process) for process in pairs] == [("0.0875\n", [])] * 2
     for file in (tmp_path / "shared").rglob("*.nb?"):
         file.write_bytes(b"damaged")
     (tmp_path / "file").write_text("in the way")
     for folder in (tmp_path / "shared", tmp_path / "file"):
-        assert started(folder).communicate(timeout=300) == ("0.0875\n", "")
+        assert said(started(folder)) == ("0.0875\n", [])

@@ -23,6 +23,7 @@ webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not in
 from selenium.webdriver.chrome.service import Service  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
+from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 AXE = Path(os.environ.get("AXE_CORE", ROOT / ".venv/npm/node_modules/axe-core/axe.min.js"))
@@ -222,11 +223,23 @@ def rendered(tab):
     return " ".join(" ".join(texts).split()), [strings[names[i]] for i in layout["nodeIndex"]]
 
 
+def rendered_with(tab, text):
+    """Return what is rendered once it has a text: a page without scripts does not say when it is laid out."""
+    found = []
+
+    def has_text(tab):
+        found[:] = rendered(tab)
+        return text in found[0]
+
+    WebDriverWait(tab, 30).until(has_text)
+    return found
+
+
 def test_without_javascript_the_content_is_there(tab, page, thousand):
     tab.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     tab.get(page)
-    words, elements = rendered(tab)
     numbers = report().numbers
+    words, elements = rendered_with(tab, numbers.headline)
     for text in (numbers.headline, numbers.sentence, numbers.command, NAMES[0], "Scores as they are"):
         assert text in words
     for method in numbers.selection.methods:
@@ -234,8 +247,7 @@ def test_without_javascript_the_content_is_there(tab, page, thousand):
     for row in numbers.classes:
         assert f"{row.mean:.4f}" in words
     tab.get(thousand)
-    words, more = rendered(tab)
-    assert "class 999" in words
+    _, more = rendered_with(tab, "class 999")
     assert more.count("TR") > 1000
     assert not {"INPUT", "BUTTON"} & {*elements, *more}  # what would not work is not shown
 

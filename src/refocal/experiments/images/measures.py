@@ -256,7 +256,7 @@ def _advise(run: Run) -> Advice:
     objective = Focal(gamma, label_smoothing=run.config["label_smoothing"])
     arrays = run.arrays()
     (validation_z, validation_y), rows = _fits(arrays)[0]
-    selection = choose_calibration(validation_z.astype(np.float64), validation_y, objective)
+    selection = choose_calibration(validation_z.astype(np.float64), validation_y, objective, n_folds=5)
     z, y = arrays["test_logits"][rows].astype(np.float64), arrays["test_labels"][rows].astype(np.int64)
     log_probs = {method.name: method.log_probs(z) for method in selection.methods}
     losses = {name: nll(log_p, y, from_logits=True) for name, log_p in log_probs.items()}
