@@ -76,3 +76,13 @@ def test_masks_of_any_shape():
 def test_a_single_number():
     found = choose_calibration(DETECTOR.logits(ETA), HIT, DETECTOR, n_resamples=50)
     assert float(found.apply(np.float64(0.0))) == pytest.approx(0.75, abs=0.05)
+
+
+def test_scores_given_to_a_choice_of_logits_are_noticed():
+    rng = np.random.default_rng(0)
+    eta = rng.beta(0.5, 2.0, size=1000)
+    spec = refocal.SigmoidFocal(gamma=2.0, alpha=0.25)
+    found = refocal.choose_calibration(spec.logits(eta), (rng.random(1000) < eta).astype(int), spec)
+    scores = 1 / (1 + np.exp(-spec.logits(eta)))
+    with pytest.warns(refocal.SuspiciousInputWarning, match="look like probabilities"):
+        found.apply(scores)

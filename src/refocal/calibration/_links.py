@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from refocal._arrays import Array, Namespace, log_softmax, map_rows, namespace, quiet, softplus, working_dtype
-from refocal._checks import check_axis, check_floats, check_scores
+from refocal._checks import check_axis, check_floats, check_scores, warn_if_probs, warn_if_sigmoids
 from refocal._rows import Booleans, Floats
 from refocal.objectives import Asymmetric, Objective, OneVsRest, SigmoidFocal, log_posterior_of
 from refocal.objectives.base import ScoreKind, per_class
@@ -69,6 +69,10 @@ def probs_of(
             f"logits must have the {columns} {what} of the fit along axis {axis}, "
             f"got shape {tuple(logits.shape)}"
         )
+    if kind == "softmax":
+        warn_if_probs("logits", logits, at)
+    else:
+        warn_if_sigmoids("logits", logits)
     xp = namespace(logits)
     y = log_probs_of(kind, logits, way, at)
     # Cast last: the logarithm in half precision would lose two digits more.
