@@ -15,7 +15,7 @@ from refocal.calibration import (
     choose_calibration,
 )
 from refocal.confidence import Confidence, confidence_region, eta_confidence, tau_oc, tau_uc
-from refocal.focal import conditional_risk, focal_loss, h, log_psi, phi, psi
+from refocal.focal import h, log_psi, phi, psi
 from refocal.metrics import (
     CalibrationStats,
     CalibrationTest,
@@ -46,6 +46,7 @@ from refocal.objectives import (
     objective_from_dict,
 )
 from refocal.recovery import Recovered, check_inverse, posterior_of
+from refocal.risk import conditional_risk, focal_loss
 from refocal.thresholds import score_posterior, score_threshold
 
 __version__ = "0.1.0"

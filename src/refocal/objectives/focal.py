@@ -28,9 +28,10 @@ from refocal._arrays import (
     working_dtype,
 )
 from refocal._checks import check_entries, check_fraction, check_scores
-from refocal.focal import focal_terms, log_h, log_phi, log_psi, psi, psi_body
+from refocal.focal import log_h, log_phi, log_psi, psi, psi_body
 from refocal.minimizer import log_minimizer, log_of
 from refocal.objectives.base import ScoreKind, _InBlocks, entry_targets, per_class, row_labels
+from refocal.risk import focal_terms
 
 LEFT = 0.01
 """The least share of a smoothed probability that is left when label smoothing is taken out."""

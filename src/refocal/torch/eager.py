@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from refocal._checks import LARGEST_GAMMA
-from refocal.focal import focal_terms
 from refocal.kernels import SLACK
+from refocal.risk import focal_terms
 
 Number = float | Tensor
 """A number, or a tensor that broadcasts to the logits."""
