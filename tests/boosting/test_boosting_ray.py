@@ -36,10 +36,12 @@ def await_two_checkpoints(folder):
     """Wait until Ray has noted both checkpoints: it reads the reports of workers now and then."""
     path = os.path.join(folder, "ray", "test", "checkpoint_manager_snapshot.json")
     for _ in range(1200):
-        if os.path.exists(path):
+        try:
             with open(path) as file:
                 if len(json.load(file)["checkpoint_results"]) == 2:
                     return
+        except (OSError, ValueError):  # not there yet, or half written: Ray does not replace it in one step
+            pass
         time.sleep(0.1)
 
 
