@@ -86,6 +86,14 @@ def places(table: Mapping[str, Uses]) -> dict[str, tuple[float, float]]:
     }
 
 
+def in_the_way(where: Mapping[str, tuple[float, float]], start: str, end: str) -> bool:
+    """Return whether a straight arrow would cross a box."""
+    (x0, y0), (x1, y1) = where[start], where[end]
+    return any(
+        x0 < x < x1 and abs(y - (y0 + (y1 - y0) * (x - x0) / (x1 - x0))) < 0.25 for x, y in where.values()
+    )
+
+
 def draw(table: Mapping[str, Uses]) -> Figure:
     """Return the figure."""
     where = places(table)
@@ -106,11 +114,10 @@ def draw(table: Mapping[str, Uses]) -> Figure:
     }
     for name, uses in table.items():
         for other in (*uses.named, *uses.unnamed):
-            far = where[name][0] - where[other][0] > 1
             look: dict[str, Any] = {
                 "arrowstyle": "-|>",
                 "linestyle": "--" if other in uses.unnamed else "-",
-                "connectionstyle": f"arc3,rad={0.25 if far else 0.0}",
+                "connectionstyle": f"arc3,rad={-0.2 if in_the_way(where, other, name) else 0.0}",
                 "patchA": boxes[other].get_bbox_patch(),
                 "patchB": boxes[name].get_bbox_patch(),
                 "color": "0.3",

@@ -32,4 +32,23 @@ def test_published_values_are_marked_where_they_belong_and_one_legend_serves_all
     (marks,) = (part for part in b.collections if part.get_label() == "published")
     assert marks.get_offsets().tolist() == [[pytest.approx(0.8), 20.0], [pytest.approx(1.2), 1.5]]
     assert b.get_ylim()[1] > 20
-    assert not a.collections
+    assert "published" not in {part.get_label() for part in a.collections}
+
+
+@pytest.mark.parametrize(
+    "counts, said",
+    [
+        ((1, 1), "n = 1 trial; every trial is a point"),
+        ((3, 1), "n = 1 to 3 trials; every trial is a point"),
+        ((3, 10), "n = 3 to 10 trials; boxes from 5 trials on, points otherwise"),
+        ((10, 10), "n = 10 trials; boxes"),
+    ],
+)
+def test_the_number_of_trials_stands_under_the_panels(counts, said):
+    panels = [BoxPanel("a", {"raw": {"CE": [1.0] * n}}) for n in counts]
+    assert box_figure(panels, columns=2)._supxlabel.get_text() == said
+
+
+def test_no_empty_figure():
+    with pytest.raises(ValueError, match=r"^panels must hold at least one, got none$"):
+        box_figure([], columns=2)

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from drawn import legend_of
+from matplotlib import colors as mpl_colors
 
 from refocal import plots
 from refocal.plots import new_figure, plot_boxes
@@ -48,10 +49,32 @@ def test_bad_boxes(series, text):
         plot_boxes(series)
 
 
-def test_single_trials_are_lines_in_the_colour_of_their_series():
-    ax = plots.plot_boxes({"raw": {0: [1.0], 1: [2.0]}, "psi": {0: [1.5], 1: [3.0]}})
-    medians = [line for line in ax.lines if line.get_linewidth() == 3.0]
-    assert [line.get_color() for line in medians] == [c for c in plots.METHOD_COLORS[:2] for _ in range(2)]
+def test_fewer_than_5_numbers_are_points_in_the_colour_of_their_series():
+    ax = plots.plot_boxes({"raw": {0: [1.0], 1: [2.0, 4.0, 3.0, 2.0]}, "psi": {0: [1.5], 1: [3.0]}})
+    assert not ax.patches
+    raw, psi = ax.collections
+    assert sorted(raw.get_offsets()[:, 1]) == [1.0, 2.0, 2.0, 3.0, 4.0]
+    assert sorted(psi.get_offsets()[:, 1]) == [1.5, 3.0]
+    for points, color in zip((raw, psi), plots.METHOD_COLORS, strict=False):
+        assert mpl_colors.same_color(points.get_facecolor()[0][:3], color)
+    (x, _), (_, _) = psi.get_offsets()
+    assert 0 < x < 0.5  # where its box would be
+    assert legend_of(ax) == ["raw", "psi"]
+
+
+def test_boxes_begin_with_5_numbers():
+    ax = plots.plot_boxes({"raw": {0: [1.0, 2.0, 3.0, 4.0, 5.0], 1: [2.0, 2.0, 3.0, 4.0]}})
+    (box,) = ax.patches
+    assert box.get_path().get_extents().y1 == 4.0
+    (points,) = ax.collections
+    assert set(points.get_offsets()[:, 0]) == {1.0}
+    assert legend_of(ax) == ["raw"]  # once, although it is drawn in two ways
+
+
+def test_an_axis_need_not_start_at_0():
+    numbers = {0: [25.0, 26.0], 1: [26.5, 27.0]}
+    assert plots.plot_boxes({"raw": numbers}, from_zero=False).get_ylim()[0] > 20
+    assert plots.plot_boxes({"raw": numbers}).get_ylim()[0] == 0
 
 
 def test_the_legend_of_boxes_covers_no_box():
@@ -71,7 +94,7 @@ def test_boxes_start_at_0_unless_a_number_is_negative():
 
 
 def test_published_numbers_are_marks_in_their_box():
-    numbers = {0: [1.0, 2.0, 3.0], 1: [2.0, 2.5]}
+    numbers = {0: [1.0, 2.0, 3.0, 4.0, 5.0], 1: [2.0, 2.5, 2.0, 2.5, 2.2]}
     ax = plot_boxes({"raw": numbers, "psi": numbers}, published={"psi": {1: 2.2, 7: 9.0}, "LS": {0: 1.0}})
     (marks,) = ax.collections
     ((x, y),) = marks.get_offsets()

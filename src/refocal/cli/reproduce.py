@@ -129,6 +129,7 @@ def _images(args: argparse.Namespace) -> None:
 
     if args.report:
         print(*images.report(args.out), sep="\n")
+        print(*images.summary_text(args.out), sep="\n")
         return
     workers = _workers(args)
     grid = (args.dataset, args.model, args.gamma, args.paradigm, args.trials, args.epochs)

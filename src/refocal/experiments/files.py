@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from refocal.files import write_atomic
-from refocal.plots import figure_bytes, new_figure, plot_boxes, share_legend
+from refocal.plots import FEWEST, SMALL, figure_bytes, new_figure, plot_boxes, share_legend
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -59,22 +59,50 @@ class BoxPanel(NamedTuple):
     title: str
     series: Mapping[str, Mapping[str, Sequence[float]]]
     published: Mapping[str, Mapping[str, float]] = {}
+    from_zero: bool = True
 
 
 def box_figure(panels: Sequence[BoxPanel], columns: int, *, xlabel: str = "", ylabel: str = "") -> Figure:
-    """Return box plots over trials in a grid of at most so many columns, with one legend for all."""
+    """Return the numbers over trials in a grid of at most so many columns, with one legend for all.
+
+    Under the panels stands how many trials there are.
+
+    Raises:
+        ValueError: If there is no panel: an empty figure says nothing.
+    """
+    if not panels:
+        raise ValueError("panels must hold at least one, got none")
     columns = min(columns, len(panels))
     rows = math.ceil(len(panels) / columns)
     figure = new_figure(2.9 * columns, 2.2 * rows + 0.35)
     axes = figure.subplots(rows, columns, squeeze=False)
     drawn = axes.flat[: len(panels)]
     for ax, panel in zip(drawn, panels, strict=True):
-        texts = {"xlabel": xlabel, "ylabel": ylabel, "title": panel.title}
+        texts: dict[str, Any] = {"xlabel": xlabel, "ylabel": ylabel, "title": panel.title}
+        texts["from_zero"] = panel.from_zero
         plot_boxes(panel.series, published=panel.published, ax=ax, legend=False, **texts)
     for ax in axes.flat[len(panels) :]:
         ax.set_axis_off()
     share_legend(drawn)
+    figure.supxlabel(trials_caption(panels), fontsize=SMALL)
     return figure
+
+
+def trials_caption(panels: Iterable[BoxPanel]) -> str:
+    """Say how many trials panels have, and what is drawn of them.
+
+    Example:
+        >>> trials_caption([BoxPanel("ECE", {"raw": {"0": [1.0, 2.0], "1": [3.0]}})])
+        'n = 1 to 2 trials; every trial is a point'
+    """
+    counts = {
+        len(numbers) for panel in panels for groups in panel.series.values() for numbers in groups.values()
+    }
+    least, most = min(counts), max(counts)
+    n = f"n = {least}" if least == most else f"n = {least} to {most}"
+    drawn = "boxes" if least >= FEWEST else f"boxes from {FEWEST} trials on, points otherwise"
+    drawn = "every trial is a point" if most < FEWEST else drawn
+    return f"{n} trial{'s' if most > 1 else ''}; {drawn}"
 
 
 def csv_bytes(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> bytes:

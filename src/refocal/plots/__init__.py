@@ -1,6 +1,6 @@
 """Pictures of calibration and of the paper's functions, drawn from frozen numbers."""
 
-from refocal.plots.boxes import plot_boxes as plot_boxes
+from refocal.plots.boxes import FEWEST as FEWEST, plot_boxes as plot_boxes
 from refocal.plots.reliability import (
     accuracy_interval as accuracy_interval,
     plot_raw_psi as plot_raw_psi,

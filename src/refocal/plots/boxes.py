@@ -1,4 +1,4 @@
-"""Box plots of numbers over trials."""
+"""Numbers over trials: boxes where there are enough of them, points where there are few."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 WIDTH = 0.8
 """Of the boxes of one group together."""
 
+FEWEST = 5
+"""Numbers for a box: of fewer, quartiles would be the numbers themselves or made up between them."""
+
 
 def plot_boxes(
     series: Mapping[str, Mapping[Any, Sequence[float]]],
@@ -26,11 +29,12 @@ def plot_boxes(
     ylabel: str = "",
     title: str = "",
     legend: bool = True,
+    from_zero: bool = True,
 ) -> Axes:
-    """Draw box plots of numbers over trials, the series side by side in each group.
+    """Draw numbers over trials, the series side by side in each group: boxes from 5 numbers on, else points.
 
     A box is the middle half with its median; whiskers reach to the last number within 1.5 box lengths,
-    what lies further is a point. The axis starts at 0, unless a number is negative.
+    what lies further is a point. Of fewer than 5 numbers every one is a point.
 
     Args:
         series: For each name, such as "raw", the numbers of every group, such as one gamma each. At most 7.
@@ -40,6 +44,7 @@ def plot_boxes(
         ylabel: What the numbers are.
         title: Of the axes.
         legend: Whether to draw one, with room for it above the boxes; not so for `share_legend`.
+        from_zero: Whether the axis starts at 0, where no number is negative.
 
     Returns:
         The axes.
@@ -73,32 +78,18 @@ def plot_boxes(
     ]
     ax = style.axes_or_new(ax, width=max(4.0, 1.5 + 0.45 * len(groups) * len(series)), height=3.4)
     for i, (name, numbers) in enumerate(series.items()):
-        # A single trial is a line and no box: the line has to say whose it is.
-        single = all(len(numbers[group]) == 1 for group in groups)
-        color, thickness = (style.METHOD_COLORS[i], 3.0) if single else ("black", 1.4)
-        ax.boxplot(
-            [np.asarray(numbers[group], dtype=float) for group in groups],
-            positions=np.arange(len(groups)) + _shift(i, len(series)),
-            widths=0.82 * WIDTH / len(series),
-            patch_artist=True,
-            manage_ticks=False,
-            boxprops={
-                "facecolor": style.light(style.METHOD_COLORS[i]),
-                "hatch": style.HATCHES[i],
-                "edgecolor": style.METHOD_COLORS[i],
-            },
-            medianprops={"color": color, "linewidth": thickness},
-            whiskerprops={"color": style.METHOD_COLORS[i]},
-            capprops={"color": style.METHOD_COLORS[i]},
-            flierprops={
-                "marker": style.MARKERS[i],
-                "markersize": 3,
-                "markeredgecolor": style.METHOD_COLORS[i],
-            },
-            label=name,
-        )
+        many = [j for j, group in enumerate(groups) if len(numbers[group]) >= FEWEST]
+        places = np.arange(len(groups)) + _shift(i, len(series))
+        if many:
+            _draw_boxes(ax, i, [numbers[groups[j]] for j in many], places[many].tolist(), len(series), name)
+        points = [
+            (places[j], value) for j, group in enumerate(groups) if j not in many for value in numbers[group]
+        ]
+        if points:
+            look: dict[str, Any] = {"marker": style.MARKERS[i], "color": style.METHOD_COLORS[i], "s": 18}
+            ax.scatter(*zip(*points, strict=True), label=None if many else name, alpha=0.8, **look)
     if marks:
-        look: dict[str, Any] = {"marker": "D", "s": 22, "color": "black", "edgecolors": "white", "zorder": 4}
+        look = {"marker": "D", "s": 22, "color": "black", "edgecolors": "white", "zorder": 4}
         ax.scatter(*zip(*marks, strict=True), label="published", **look)
     ax.set_xticks(range(len(groups)), [str(group) for group in groups])
     ax.set_xlim(-0.5, len(groups) - 0.5)
@@ -106,7 +97,7 @@ def plot_boxes(
         ax.axvline(edge, color="0.85", linewidth=0.8, zorder=0)
     low, high = ax.get_ylim()
     least = min(0.0, *(min(numbers[group]) for numbers in series.values() for group in groups))
-    low = low if least < 0 else 0.0
+    low = low if least < 0 or not from_zero else 0.0
     if legend:
         entries = len(series) + bool(marks)
         columns = min(4, entries)
@@ -115,6 +106,26 @@ def plot_boxes(
     ax.set_ylim(low, high)
     style.label_axes(ax, xlabel, ylabel, title)
     return ax
+
+
+def _draw_boxes(
+    ax: Axes, i: int, numbers: Sequence[Sequence[float]], places: Sequence[float], n: int, name: str
+) -> None:
+    """Draw the boxes of series i of n."""
+    color = style.METHOD_COLORS[i]
+    ax.boxplot(
+        [np.asarray(some, dtype=float) for some in numbers],
+        positions=places,
+        widths=0.82 * WIDTH / n,
+        patch_artist=True,
+        manage_ticks=False,
+        boxprops={"facecolor": style.light(color), "hatch": style.HATCHES[i], "edgecolor": color},
+        medianprops={"color": "black", "linewidth": 1.4},
+        whiskerprops={"color": color},
+        capprops={"color": color},
+        flierprops={"marker": style.MARKERS[i], "markersize": 3, "markeredgecolor": color},
+        label=name,
+    )
 
 
 def _shift(i: int, n: int) -> float:

@@ -1,5 +1,10 @@
 import csv
+import dataclasses
+import itertools
+import json
 import shlex
+import statistics
+from importlib.metadata import version
 
 import numpy as np
 import pytest
@@ -8,13 +13,16 @@ from scipy.optimize import minimize_scalar
 import refocal
 from refocal.cli import parser
 from refocal.experiments.images import experiments_of
-from refocal.experiments.images.measures import measure_group
-from refocal.experiments.images.tables import (
-    group_runs,
+from refocal.experiments.images.groups import group_runs, machines_of
+from refocal.experiments.images.judge import (
+    directions,
+    judge_errors,
     published_errors,
-    report_text,
-    write_report,
+    summary_of,
+    summary_text,
 )
+from refocal.experiments.images.measures import measure_group
+from refocal.experiments.images.tables import report_text, write_report
 from refocal.experiments.sweeps import machine, read_runs, sweep
 from refocal.experiments.sweeps.origin import machine_text
 
@@ -66,11 +74,11 @@ def softmax(z):
     return e / e.sum(1, keepdims=True)
 
 
-def plain_ece(probs, labels):
+def plain_ece(probs, labels, bins=10):
     confidence, right = probs.max(1), probs.argmax(1) == labels
     gaps = 0.0
-    for j in range(10):
-        inside = (confidence > j / 10) & (confidence <= (j + 1) / 10)
+    for j in range(bins):
+        inside = (confidence > j / bins) & (confidence <= (j + 1) / bins)
         if inside.any():
             gaps += abs(right[inside].mean() - confidence[inside].mean()) * inside.mean()
     return gaps
@@ -170,16 +178,17 @@ def test_published_errors():
 def test_the_report(out, group, tmp_path):
     before = {path.name for path in out.iterdir()}
     files = write_report(out, tmp_path)
-    names = ["README.md", "measures.csv", "advice.csv"]
+    names = ["README.md", "summary.json", "measures.csv", "advice.csv", "bins.csv"]
     names += [
         f"{kind}-cifar10-s-resnet8-60.{end}" for kind in ("reliability", "boxes") for end in ("png", "pdf")
     ]
     assert [path.name for path in files] == names
     assert {path.name for path in out.iterdir()} == before  # nothing is written beside the runs
     text = (tmp_path / "README.md").read_text()
-    error = 100 * np.mean([run_of(out, "standard", 3.0, seed).result["error"] for seed in (0, 1)])
-    assert f"| Standard | 3 | 2 | {error:.2f} (" in text
-    assert f"| 27.36 (0.93) | {error - 27.36:+.2f} |" in text
+    errors = [100 * run_of(out, "standard", 3.0, seed).result["error"] for seed in (0, 1)]
+    row = f"| Standard | 3 | 2 | {np.mean(errors):.2f} ({np.std(errors, ddof=1):.2f}) | - | - | - |"
+    assert row in text  # the published numbers are of 200 epochs
+    assert "![2 trials of each setting: points, or boxes from 5 trials on](boxes-cifar10-s" in text
     assert "; 2 trials of each setting. SGD on the focal loss, " in text
     assert (
         "batch 128, float32. Schedule: 60 epochs, learning rate 0.1 divided by 10 after epochs 24 and 45 "
@@ -191,9 +200,18 @@ def test_the_report(out, group, tmp_path):
     )
     command += "--trials 2 --epochs 60 --validation 0.1 --precision float32 --device cpu --threads 1"
     assert f"```\n{command}\n```\n\n## Test error" in text
-    assert "| LS: the raw ECE grows with gamma | yes | 2 of 2 |" in text
-    assert "| LS: Psi is better than raw, gamma 3 | yes | 2 of 2 |" in text
-    assert "| TS_FL with Psi is better than without, gamma 3 | yes | 2 of 2 |" in text
+    assert "| LS: the raw ECE grows with gamma | 2 of 2 |" in text
+    assert "| LS: Psi is better than raw, gamma 3 | 2 of 2 |" in text
+    assert "| TS_FL with Psi is better than without, gamma 3 | 2 of 2 |" in text
+    assert "yes |" not in text.split("## The directions")[1].split("## What the selector")[0]
+    with open(tmp_path / "bins.csv", newline="") as file:
+        bins = list(csv.DictReader(file))
+    assert len(bins) == len(group.measures)
+    arrays = run_of(out, "standard", 3.0, 1).arrays()
+    (row,) = (row for row in bins if list(row.values())[1:5] == ["standard", "raw", "3", "1"])
+    probs = softmax(arrays["test_logits"].astype(float))
+    for n in (8, 10, 15, 25):
+        assert float(row[f"bins_{n}"]) == pytest.approx(plain_ece(probs, arrays["test_labels"], n), abs=1e-8)
     eces = [the(group, "ls", "raw", 3.0, seed).ece for seed in (0, 1)]
     assert f"| {np.mean(eces):.4f} ({np.std(eces, ddof=1):.4f}) |" in text
     with open(tmp_path / "measures.csv", newline="") as file:
@@ -254,7 +272,9 @@ def test_the_command_says_how_the_runs_were_trained(tmp_path):
     text = "\n".join(report_text(measure_group("it", sweep(configs, run, tmp_path, progress=False))))
     assert "\ntorchrun --nproc-per-node 4 -m refocal reproduce images --dataset svhn-s " in text
     assert " --device cuda --threads 1 --compile\n" in text
-    assert "for an epoch on cuda with 1 thread, compiled, 4 processes or cuda with 1 thread. Source: " in text
+    torch = f"(torch {version('torch')})"
+    said = f"cuda with 1 thread, compiled, 4 processes {torch} or cuda with 1 thread {torch}. Source: "
+    assert f"for an epoch on {said}" in text
 
 
 def opposite_run(config):
@@ -266,18 +286,148 @@ def test_a_direction_that_does_not_show_is_said(tmp_path):
     configs = image_configs("svhn-s", "resnet8", [0, 2], ["ls"], 1, epochs=2)
     group = measure_group("it", sweep(configs, opposite_run, tmp_path, progress=False))
     text = "\n".join(report_text(group))
-    assert "| LS: the raw ECE grows with gamma | **no** | 0 of 1 |" in text
-    assert "| LS: Psi is better than raw, gamma 2 | **no** | 0 of 1 |" in text
+    assert "| LS: the raw ECE grows with gamma | 0 of 1 |" in text
+    assert "| LS: Psi is better than raw, gamma 2 | 0 of 1 |" in text
     assert "TS_FL" not in text
     error = 100 * group.measures[0].error
-    assert f"| LS | 2 | 1 | {error:.2f} | - | - |" in text  # the paper has no such data set
+    assert f"| LS | 2 | 1 | {error:.2f} | - | - | - |" in text  # the paper has no such data set
+
+
+def empty_run(config):
+    """What the first runs of all recorded of their machine."""
+    return {"device": "cpu", "threads": 1}
+
+
+CPU = {"device": "cpu", "threads": 1, "compile": False, "processes": 1}
+
+
+def group_of_machines(out, *machines, run=empty_run, **options):
+    """Runs of one setting, a trial for each list of machines, with no other record of them."""
+    configs = image_configs("mine", "resnet8", [1], ["ls"], len(machines), epochs=4, **options)
+    runs = []
+    for config, some in zip(configs, machines, strict=True):
+        (done,) = sweep(
+            [config],
+            lambda config, some=some: with_machines(run(config), some),
+            out,
+            progress=False,
+        )
+        runs.append(dataclasses.replace(done, machine={}, versions={}))
+    return runs
+
+
+def with_machines(done, machines):
+    result, arrays = done if isinstance(done, tuple) else (done, {})
+    return result | ({"machines": machines} if machines else {}), arrays
+
+
+def test_runs_of_different_machines_are_not_mixed(tmp_path):
+    one, other = CPU | {"processor": "Z80"}, CPU | {"processor": "6502"}
+    runs = group_of_machines(tmp_path, [one], [other], [one], [CPU], None, [one, other])
+    groups = group_runs(runs)
+    trials = {name: [run.config["seed"] for run in some] for name, some in groups.items()}
+    assert trials == {
+        "mine-resnet8-4-processor-Z80": [0, 2],
+        "mine-resnet8-4-processor-6502": [1],
+        "mine-resnet8-4-processor-not_recorded": [3, 4],
+        "mine-resnet8-4-processor-Z80_then_6502": [5],
+    }
+
+
+def test_what_is_not_recorded_does_not_part_what_is_of_one_kind(tmp_path):
+    one = CPU | {"processor": "Z80", "instructions": "none", "torch": "2.13.0", "commit": "abc"}
+    runs = group_of_machines(tmp_path, [one], [CPU], None, [one | {"commit": "def"}])
+    ((name, some),) = group_runs(runs).items()  # another commit is said, but it is no machine
+    assert name == "mine-resnet8-4"
+    assert len(some) == 4
+    assert [str(machine) for machine in machines_of(runs[0])] == [
+        "cpu with 1 thread (Z80, none, torch 2.13.0)"
+    ]
+
+
+@pytest.mark.parametrize("change", [{"torch": "2.14.0"}, {"threads": 2}, {"instructions": "AVX2"}])
+def test_every_part_of_a_machine_keeps_runs_apart(tmp_path, change):
+    one = CPU | {"processor": "Z80", "instructions": "none", "torch": "2.13.0"}
+    groups = group_runs(group_of_machines(tmp_path, [one], [one | change]))
+    assert [len(some) for some in groups.values()] == [1, 1]
+    ((name, value),) = change.items()
+    assert f"mine-resnet8-4-{name}-{value}" in groups
+
+
+def test_the_report_shows_both_machines_and_averages_neither_with_the_other(tmp_path):
+    one, other = CPU | {"processor": "Z80"}, CPU | {"processor": "6502"}
+    runs = group_of_machines(tmp_path, [one], [other], [other], run=minimiser_run)
+    groups = [measure_group(name, some) for name, some in group_runs(runs).items()]
+    texts = {group.name: "\n".join(report_text(group, groups)) for group in groups}
+    text = texts["mine-resnet8-4-processor-Z80"]
+    assert "; 1 trial of each setting. SGD" in text
+    assert "\n1 runs of this setting. Others were trained on cpu with 1 thread (6502" in text
+    assert "so they are not averaged with these.\n" in text
+    assert "; 2 trials of each setting. SGD" in texts["mine-resnet8-4-processor-6502"]
+    alone = measure_group("it", runs[:1])
+    assert "not averaged" not in "\n".join(report_text(alone, [alone]))
+
+
+def test_errors_are_judged_by_the_spread_of_both_sides(tmp_path):
+    configs = image_configs("cifar10-s", "resnet8", [0, 1], ["standard"], 3)
+    runs = sweep(configs, minimiser_run, tmp_path, progress=False)
+    group = measure_group("it", [run for run in runs if run.config["gamma"] == 0 or run.config["seed"] == 0])
+    several, single = judge_errors(group)
+    errors = [100 * run.result["error"] for run in runs if run.config["gamma"] == 0]
+    assert (several.trials, several.published, several.published_sd) == (3, 25.56, 0.63)
+    assert several.sd == pytest.approx(statistics.stdev(errors))
+    error_of_difference = (0.63**2 / 10 + statistics.variance(errors) / 3) ** 0.5
+    assert several.z == pytest.approx((statistics.mean(errors) - 25.56) / error_of_difference)
+    assert (single.trials, single.sd, single.z) == (1, None, None)
+    assert single.difference == pytest.approx(single.mean - 26.10)
+    found = summary_of([group])["groups"]["it"]["errors"]
+    assert (found["published"], found["with_a_z"]) == (2, 1)
+    assert found["strict"] == (abs(several.z) <= 3)
+    assert found["within_1_point"] == sum(abs(c.difference) <= 1 for c in (several, single))
+    lines = list(summary_text(json.loads(json.dumps(summary_of([group])))))
+    assert f"SD {several.sd:.2f}, n 3), published 25.56 (SD 0.63): " in lines[2]
+    assert lines[2].endswith(f" points, z {several.z:+.1f}")
+    assert lines[3].endswith(" points")
+    assert lines[4].startswith("  errors within 1 point: ")
+
+
+def test_directions_are_counted_in_trials(out, group):
+    found = {(d.finding, d.gamma): d for d in directions(group)}
+    ece = {
+        (paradigm, link, seed): the(group, paradigm, link, 3.0, seed).ece
+        for paradigm, link, seed in itertools.product(("standard", "ts_fl", "ls"), ("raw", "psi"), (0, 1))
+    }
+    counts = {
+        "LS: Psi is better than raw": sum(ece["ls", "psi", s] < ece["ls", "raw", s] for s in (0, 1)),
+        "TS_FL without Psi is worse than Standard": sum(
+            ece["ts_fl", "raw", s] > ece["standard", "raw", s] for s in (0, 1)
+        ),
+        "TS_FL with Psi is better than Standard": sum(
+            ece["ts_fl", "psi", s] < ece["standard", "raw", s] for s in (0, 1)
+        ),
+    }
+    for finding, count in counts.items():
+        assert (found[finding, 3.0].shows, found[finding, 3.0].trials) == (count, 2)
+    steady = found["LS: gamma moves the ECE less with Psi", None]
+    assert (steady.shows, steady.trials) == (2, 2)
+    with_15 = {(d.finding, d.gamma): d.ece for d in directions(group, "ece_15")}
+    assert with_15.keys() == found.keys()
+    assert with_15 != {key: d.ece for key, d in found.items()}
+
+
+def test_a_single_number_is_not_drawn(tmp_path):
+    configs = image_configs("svhn-s", "resnet8", [0], ["ls"], 1, epochs=2)
+    sweep(configs, minimiser_run, tmp_path / "out", progress=False)
+    names = {path.name for path in write_report(tmp_path / "out", tmp_path / "report")}
+    assert not any(name.startswith("boxes") for name in names)
+    assert "boxes-" not in (tmp_path / "report" / "README.md").read_text()
 
 
 def test_runs_of_other_schedules_are_not_mixed(tmp_path):
     for epochs, lr, part in ((2, 0.1, 0.1), (4, 0.1, 0.1), (4, 0.05, 0.1), (4, 0.1, 0.02)):
         options = {"epochs": epochs, "lr": lr, "validation": part}
         configs = image_configs("a/mine.npz", "resnet8", [1, 2], ["ls"], 2, **options)
-        sweep(configs, lambda config: {}, tmp_path, progress=False)
+        sweep(configs, empty_run, tmp_path, progress=False)
     sweep([{"x": 1}], lambda config: {}, tmp_path, progress=False)
     groups = group_runs(read_runs(tmp_path))
     assert sorted(groups) == [
@@ -294,7 +444,7 @@ def test_runs_of_other_schedules_are_not_mixed(tmp_path):
 def test_group_names_are_names_of_files(tmp_path):
     (config,) = image_configs("a/my [own] set.npz", "resnet8", [1], ["ls"], 1, epochs=4)
     configs = [config | {"milestones": [1, 1]}, config | {"note": "a/b"}]
-    runs = sweep(configs, lambda config: {}, tmp_path, progress=False)
+    runs = sweep(configs, empty_run, tmp_path, progress=False)
     assert set(group_runs(runs)) == {"my_own_set-resnet8-4-milestones-_1_1_", "my_own_set-resnet8-4-note-a_b"}
 
 
@@ -306,7 +456,7 @@ def test_trials_that_are_not_there_are_not_compared(tmp_path):
     )
     text = "\n".join(report_text(group))
     assert "1 to 2 trials of a setting" in text
-    assert "| LS: the raw ECE grows with gamma | yes | 1 of 1 |" in text
+    assert "| LS: the raw ECE grows with gamma | 1 of 1 |" in text
     alone = measure_group("it", [run for run in runs if run.config["gamma"] == 0.0])
     assert "directions" not in "\n".join(report_text(alone))
 

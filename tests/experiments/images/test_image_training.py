@@ -24,7 +24,7 @@ from refocal.experiments.images import checkpoints, experiments_of, study, train
 from refocal.experiments.images.data import PAD, augment, prepare
 from refocal.experiments.images.resnet import MODELS, build_model
 from refocal.experiments.images.training import run_config, run_experiment
-from refocal.experiments.sweeps import SweepError, read_runs, run_key
+from refocal.experiments.sweeps import SweepError, machine, read_runs, run_key, versions
 from refocal.files import write_atomic
 
 # Configs
@@ -186,6 +186,50 @@ training.run_experiment(config, checkpoints=sys.argv[2])
 """
 
 
+SAME = """
+import sys
+import numpy as np
+from refocal.experiments.images import experiments_of
+from refocal.experiments.images.training import run_experiment
+(config,) = experiments_of(sys.argv[1], "resnet8", [2], ["ls"], 1, 2, batch_size=13, validation=0.15)
+result, arrays = run_experiment(config)
+np.savez(sys.argv[2], train_loss=result["train_loss"], **arrays)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_on_the_same_machine_is_the_same_run(tiny, tmp_path):
+    """Every bit: again in this process, and in another one that was asked for nothing before."""
+    (config,) = experiments_of(str(tiny), "resnet8", [2], ["ls"], 1, 2, batch_size=13, validation=0.15)
+    result, arrays = run_experiment(config)
+    again, others = run_experiment(config)
+    subprocess.run([sys.executable, "-c", SAME, str(tiny), str(tmp_path / "a.npz")], check=True)
+    elsewhere = dict(np.load(tmp_path / "a.npz"))
+    assert again["train_loss"] == result["train_loss"] == elsewhere.pop("train_loss").tolist()
+    assert again["machines"] == result["machines"]
+    assert arrays.keys() == others.keys() == elsewhere.keys()
+    for name, array in arrays.items():
+        assert array.tobytes() == others[name].tobytes() == elsewhere[name].tobytes()
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_records_less_goes_on_and_says_what_was_not_known(
+    tiny, tmp_path, monkeypatch, caplog
+):
+    config = experiment_of(tiny, epochs=2)
+    with stopped_after_an_epoch(monkeypatch):
+        run_experiment(config, checkpoints=tmp_path)
+    path = tmp_path / f"{config.key}.pt"
+    state = torch.load(path, weights_only=True)
+    old = {name: state["machines"][0][name] for name in ("device", "threads", "compile", "processes")}
+    torch.save(state | {"machines": [old]}, path)
+    result, _ = run_experiment(config, checkpoints=tmp_path)
+    (message,) = caplog.messages
+    assert f"goes on with processor not recorded -> {machine()['processor']}, " in message
+    assert result["machines"][0] == old
+    assert result["machines"][1] == state["machines"][0]
+
+
 @pytest.mark.slow
 def test_a_killed_training_resumes_to_the_same_bits(tiny, tmp_path):
     (config,) = experiments_of(str(tiny), "resnet8", [2], ["ls"], 1, 4, batch_size=13, validation=0.15)
@@ -297,7 +341,16 @@ def test_a_change_of_threads_between_epochs_is_said_and_kept(tiny, tmp_path, mon
     result, _ = run_experiment(config, checkpoints=tmp_path, threads=2)
     said = [f"run {config.key} goes on with threads 1 -> 2; the last bits depend on that"]
     assert caplog.messages == said
-    one = {"device": "cpu", "threads": 1, "compile": False, "processes": 1}
+    one = {
+        "device": "cpu",
+        "threads": 1,
+        "compile": False,
+        "processes": 1,
+        "processor": machine()["processor"],
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "torch": torch.__version__,
+        "commit": versions().get("commit", "not recorded"),
+    }
     assert result["machines"] == [one, one | {"threads": 2}]
     # Nothing is left to train, so nothing is trained otherwise.
     assert run_experiment(config, checkpoints=tmp_path, threads=3)[0] == result

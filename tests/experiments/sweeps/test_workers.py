@@ -31,7 +31,11 @@ def test_what_a_run_of_ray_asks_for():
     "commits, said",
     [
         ("abb", "commit b (2 of 3 runs), a (1 of 3 runs). Machine: Z80, 1 core, CP/M (3 of 3 runs)."),
-        ("-a-", "commit a (1 of 3 runs). Machine: Z80, 1 core, CP/M (1 of 3 runs)."),
+        (
+            "-a-",
+            "commit a (1 of 3 runs), not recorded (2 of 3 runs). "
+            "Machine: Z80, 1 core, CP/M (1 of 3 runs), not recorded (2 of 3 runs).",
+        ),
         ("---", "commit not recorded. Machine: not recorded."),
     ],
 )

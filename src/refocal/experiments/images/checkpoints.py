@@ -18,7 +18,9 @@ from torch import nn
 
 from refocal.experiments.images.study import Experiment
 from refocal.experiments.sweeps import read_runs, run_key
-from refocal.experiments.sweeps.together import from_first, is_first, place
+from refocal.experiments.sweeps.devices import made_with
+from refocal.experiments.sweeps.origin import NOT_RECORDED
+from refocal.experiments.sweeps.together import from_first, is_first
 from refocal.files import write_atomic
 
 log = logging.getLogger(__name__)
@@ -36,8 +38,8 @@ class Progress:
             images in the same order everywhere.
         losses: The mean over the images, of each epoch so far.
         seconds: Of each epoch so far.
-        machines: What the last bits depend on: device, threads, compile and processes, and once more for each
-            time that the run went on with others.
+        machines: What the last bits depend on, see `refocal.experiments.sweeps.devices.made_with`, and once
+            more for each time that the run went on with something else.
     """
 
     experiment: Experiment
@@ -66,17 +68,13 @@ class Progress:
 
     def go_on_with(self, device: str, compile: bool) -> None:
         """Write down what the next epochs are computed with; a change is said."""
-        now = {
-            "device": device,
-            "threads": torch.get_num_threads(),
-            "compile": compile,
-            "processes": place()[1],
-        }
+        now = made_with(device, compile)
         if len(self.losses) == self.experiment.epochs or now in self.machines[-1:]:
             return
         if self.machines and is_first():
             before = self.machines[-1]
-            changes = [f"{name} {before[name]} -> {now[name]}" for name in now if before[name] != now[name]]
+            old = {name: before.get(name, NOT_RECORDED) for name in now}  # by an earlier version
+            changes = [f"{name} {old[name]} -> {now[name]}" for name in now if old[name] != now[name]]
             text = "run %s goes on with %s; the last bits depend on that"
             log.warning(text, self.experiment.key, ", ".join(changes))
         self.machines.append(now)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,16 +15,18 @@ from refocal import (
     FocalTemperatureScaling,
     TemperatureScaling,
     choose_calibration,
+    ece,
     error_rate,
     nll,
 )
+from refocal.experiments.images.groups import OWN, Machine, machines_of
 from refocal.experiments.sweeps import Run, origin_of, origin_text
 
 N_BINS = 10
-"""As in the paper."""
+"""As the paper says."""
 
-OWN = ("gamma", "paradigm", "label_smoothing", "seed")
-"""What differs between the runs of a group."""
+BINS = range(8, 26)
+"""The numbers of bins with which the ECE is measured too, to see what depends on them."""
 
 TITLES = {"standard": "Standard", "ts_fl": "TS_FL", "ts_nll": "TS_NLL", "focal_ts": "focal TS", "ls": "LS"}
 """The paradigms as they are called in tables."""
@@ -57,6 +59,7 @@ class Measure(Recorded):
         nll: The mean over the rows, in nats. The paper has the sum.
         classwise_ece: With 10 bins.
         stats: The bins.
+        eces: With each number of `BINS`.
     """
 
     paradigm: str
@@ -69,6 +72,15 @@ class Measure(Recorded):
     nll: float
     classwise_ece: float
     stats: CalibrationStats
+    eces: tuple[float, ...]
+
+    def number(self, metric: str) -> float:
+        """Return a metric by its name; "ece_15" is the ECE with 15 bins."""
+        name, _, bins = metric.rpartition("_")
+        if name == "ece":
+            return self.eces[BINS.index(int(bins))]
+        value: float = getattr(self, metric)
+        return value
 
 
 @dataclass(frozen=True)
@@ -92,21 +104,6 @@ class Advice(Recorded):
     sentence: str
 
 
-@dataclass(frozen=True, order=True)
-class Machine:
-    """What runs were trained on, beyond their configs."""
-
-    device: str
-    threads: int
-    compile: bool
-    processes: int
-
-    def __str__(self) -> str:
-        text = f"{self.device} with {self.threads} thread{'s' if self.threads > 1 else ''}"
-        text += ", compiled" if self.compile else ""
-        return text + (f", {self.processes} processes" if self.processes > 1 else "")
-
-
 @dataclass(frozen=True)
 class Group:
     """The runs of one data set, model and schedule, measured.
@@ -119,7 +116,7 @@ class Group:
         settings: Paradigm, gamma and trial of each run.
         skipped: Temperatures that could not be fitted and runs without advice, with the reason.
         seconds: Of an epoch, the median over the runs.
-        machines: Of the runs, each once, the most frequent one first.
+        machines: Of the runs, each once, the most frequent one first; the commits are in `origin`.
         origin: In words, commits of the source that trained and kinds of machines, where they are known.
         n: Images for training, validation and test.
     """
@@ -136,11 +133,11 @@ class Group:
     n: tuple[int, int, int]
 
     def trials(self, metric: str, paradigm: str, link: str) -> dict[float, dict[int, float]]:
-        """Return a metric's value of each trial, for each gamma that has any."""
+        """Return a metric's value of each trial, for each gamma that has any; see `Measure.number`."""
         found: dict[float, dict[int, float]] = {}
         for measure in sorted(self.measures, key=lambda m: (m.gamma, m.seed)):
             if (measure.paradigm, measure.link) == (paradigm, link):
-                found.setdefault(measure.gamma, {})[measure.seed] = getattr(measure, metric)
+                found.setdefault(measure.gamma, {})[measure.seed] = measure.number(metric)
         return found
 
 
@@ -161,7 +158,7 @@ def measure_group(name: str, runs: Sequence[Run]) -> Group:
         except ValueError as error:
             skipped.append(f"advice for {TITLES[paradigm]} of gamma {gamma:g}, trial {seed}: {error}")
     result = runs[0].result
-    machines = Counter(machine for run in runs for machine in _machines(run))
+    machines = Counter(replace(machine, commit=None) for run in runs for machine in machines_of(run))
     return Group(
         name,
         {key: value for key, value in runs[0].config.items() if key not in OWN},
@@ -186,14 +183,6 @@ def _recorded(run: Run) -> dict[str, Any]:
         "commit": commit,
         "machine": machine,
     }
-
-
-def _machines(run: Run) -> list[Machine]:
-    """Return what a run was trained on, one after the other."""
-    try:
-        return [Machine(**machine) for machine in run.result["machines"]]
-    except KeyError:  # the first runs of `results/images` have device and threads alone
-        return [Machine(run.result["device"], run.result["threads"], compile=False, processes=1)]
 
 
 def _measure(run: Run) -> tuple[list[Measure], list[str]]:
@@ -230,7 +219,8 @@ def _measure(run: Run) -> tuple[list[Measure], list[str]]:
             stats = CalibrationStats(N_BINS, z.shape[1]).update(probs, y)
             loss = nll(log_probs, y, from_logits=True)
             numbers = (error_rate(probs, y), stats.ece(), loss, stats.classwise_ece())
-            measures.append(Measure(title, link, gamma, seed, temperature, *numbers, stats, **made))
+            eces = tuple(ece(probs, y, n_bins=bins) for bins in BINS)
+            measures.append(Measure(title, link, gamma, seed, temperature, *numbers, stats, eces, **made))
     return measures, problems
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -217,8 +218,10 @@ def run(
 def report(out: str | os.PathLike[str]) -> list[Path]:
     """Make the tables and figures of every finished image run of a folder, without training.
 
-    Files: ``README.md`` (all tables, what the paper says and whether it shows), ``measures.csv``,
-    ``advice.csv``, and for each data set, model and schedule ``reliability-*`` and ``boxes-*`` (PNG, PDF).
+    Files: ``README.md`` (all tables, what the paper says and in how many trials it shows), ``summary.json``,
+    ``measures.csv``, ``advice.csv``, ``bins.csv`` (the ECE with 8 to 25 bins), and for each data set, model,
+    schedule and kind of machine ``reliability-*`` and, where there is something to compare, ``boxes-*``
+    (PNG, PDF).
 
     Args:
         out: The folder that `run` wrote to.
@@ -229,6 +232,13 @@ def report(out: str | os.PathLike[str]) -> list[Path]:
     from refocal.experiments.images.tables import write_report
 
     return write_report(out)
+
+
+def summary_text(out: str | os.PathLike[str]) -> list[str]:
+    """Return the lines of the last report of a folder: errors beside the paper's, directions as counts."""
+    from refocal.experiments.images.judge import summary_text as lines
+
+    return list(lines(json.loads((Path(out) / "summary.json").read_text(encoding="utf-8"))))
 
 
 def _require(good: bool, name: str, rule: str, value: object) -> None:

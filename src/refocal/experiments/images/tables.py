@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from refocal.experiments.data import source
 from refocal.experiments.files import (
     BoxPanel,
     box_figure,
     csv_bytes,
     figure_files,
+    json_bytes,
     markdown_table,
-    published_numbers,
     write_outputs,
 )
-from refocal.experiments.images.measures import OWN, TITLES, Advice, Group, Measure, Recorded, measure_group
-from refocal.experiments.images.study import KIND, experiments_of, paper_schedule
-from refocal.experiments.sweeps import Run, read_runs
+from refocal.experiments.images.groups import group_runs, unusual
+from refocal.experiments.images.judge import (
+    bins_matter,
+    directions,
+    judge_errors,
+    published_for,
+    summary_of,
+)
+from refocal.experiments.images.measures import BINS, TITLES, Advice, Group, Measure, Recorded, measure_group
+from refocal.experiments.images.study import paper_schedule
+from refocal.experiments.sweeps import read_runs
 from refocal.plots import new_figure, plot_raw_psi, share_legend
 
 if TYPE_CHECKING:
@@ -34,50 +40,6 @@ if TYPE_CHECKING:
 
 LINKS = {"raw": "raw", "psi": "Psi", "unsmoothed": "Psi, smoothing taken out"}
 METRICS = {"ece": "ECE", "nll": "NLL", "classwise_ece": "CW-ECE"}
-BOXES = {"error": "error (%)"} | METRICS
-
-
-def published_errors(dataset: str, model: str) -> dict[tuple[str, float], tuple[float, float]]:
-    """Return the paper's classification errors: mean and standard error in percent, by paradigm and gamma.
-
-    Example:
-        >>> published_errors("cifar10-s", "resnet8")["standard", 2.0]
-        (26.45, 0.8)
-    """
-    try:
-        paper = source(dataset).paper
-    except ValueError:
-        return {}
-    gammas = {"CE": 0.0, "FL-1": 1.0, "FL-2": 2.0, "FL-3": 3.0}
-    return {
-        (row["paradigm"], gammas[row["method"]]): (float(row["mean"]), float(row["se"]))
-        for row in published_numbers("error")
-        if (row["dataset"], row["model"]) == (paper, model)
-    }
-
-
-def group_runs(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    """Return the image runs that differ in gamma, paradigm and trial only, by a name for their files."""
-    together: dict[str, list[Run]] = {}
-    for run in runs:
-        if run.config.get("experiment") == KIND:
-            common = sorted((key, str(value)) for key, value in run.config.items() if key not in OWN)
-            together.setdefault(str(common), []).append(run)
-    groups: dict[str, list[Run]] = {}
-    for _, some in sorted(together.items()):
-        config = some[0].config
-        name = f"{Path(config['dataset']).stem}-{config['model']}-{config['epochs']}"
-        name += "".join(f"-{key}-{value}" for key, value in _unusual(config).items())
-        name = re.sub(r"[^\w.-]+", "_", name)  # for files, and for links in Markdown
-        names = itertools.chain([name], (f"{name}-{i}" for i in itertools.count(2)))
-        groups[next(one for one in names if one not in groups)] = some
-    return groups
-
-
-def _unusual(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is not by default so in a config of its data set, model and epochs."""
-    usual = experiments_of(config["dataset"], config["model"], [0], ["ls"], 1, config["epochs"])[0].config()
-    return {key: value for key, value in config.items() if key not in OWN and value != usual.get(key)}
 
 
 def write_report(out: str | os.PathLike[str], report: str | os.PathLike[str] | None = None) -> list[Path]:
@@ -90,21 +52,40 @@ def write_report(out: str | os.PathLike[str], report: str | os.PathLike[str] | N
     groups = [measure_group(name, runs) for name, runs in sorted(group_runs(read_runs(out)).items())]
     if not groups:
         raise FileNotFoundError(f"no image run is finished in {out}")
+    lines = [line for group in groups for line in report_text(group, groups)]
     contents = {
-        "README.md": "\n".join(line for group in groups for line in report_text(group)).encode() + b"\n",
+        "README.md": "\n".join(lines).encode() + b"\n",
+        "summary.json": json_bytes(summary_of(groups)),
         "measures.csv": _csv(Measure, ((group.name, row) for group in groups for row in group.measures)),
         "advice.csv": _csv(Advice, ((group.name, row) for group in groups for row in group.advice)),
+        "bins.csv": _bins_csv(groups),
     }
     for group in groups:
         contents |= figure_files(f"reliability-{group.name}", _reliability(group))
-        contents |= figure_files(f"boxes-{group.name}", _boxes(group))
+        if _is_worth_a_figure(group):
+            contents |= figure_files(f"boxes-{group.name}", _boxes(group))
     return write_outputs(out if report is None else report, contents)
+
+
+def _is_worth_a_figure(group: Group) -> bool:
+    """Return whether there is anything to compare: more than one gamma, or more than one trial."""
+    return (
+        len({gamma for _, gamma, _ in group.settings}) > 1 or len({seed for *_, seed in group.settings}) > 1
+    )
+
+
+def _bins_csv(groups: Iterable[Group]) -> bytes:
+    """Return the ECE with every number of bins."""
+    rows = (
+        [group.name, m.paradigm, m.link, m.gamma, m.seed, *m.eces] for group in groups for m in group.measures
+    )
+    return csv_bytes(["group", "paradigm", "link", "gamma", "seed", *(f"bins_{b}" for b in BINS)], rows)
 
 
 def _csv(kind: type[Recorded], rows: Iterable[tuple[str, Recorded]]) -> bytes:
     """Return a CSV of rows with the group of each first, and what made them last."""
     last = [field.name for field in fields(Recorded)]
-    first = [field.name for field in fields(kind) if field.name not in (*last, "stats")]
+    first = [field.name for field in fields(kind) if field.name not in (*last, "stats", "eces")]
     return csv_bytes(
         ["group", *first, *last],
         ([group, *(getattr(row, name) for name in first + last)] for group, row in rows),
@@ -146,28 +127,34 @@ def _reliability(group: Group) -> Figure:
 
 
 def _boxes(group: Group) -> Figure:
-    """Rows error, ECE, NLL, CW-ECE; columns Standard, TS_FL, LS."""
+    """Rows ECE, NLL, CW-ECE, columns Standard, TS_FL, LS; then the errors, which Psi and T leave alone."""
     columns = [p for p in ("standard", "ts_fl", "ls") if group.trials("ece", p, "raw")]
-    published = published_errors(group.config["dataset"], group.config["model"])
     panels = []
-    for (metric, label), paradigm in itertools.product(BOXES.items(), columns):
-        factor = 100 if metric == "error" else 1
-        raw, psi = (group.trials(metric, paradigm, link) for link in ("raw", "psi"))
+    for (metric, label), paradigm in itertools.product(METRICS.items(), columns):
         series = {
-            name: {f"{gamma:g}": [factor * v for v in values[gamma].values()] for gamma in raw}
-            for name, values in (("raw", raw), (r"$\Psi$", psi))
+            name: _series(group.trials(metric, paradigm, link))
+            for name, link in (("raw", "raw"), (r"$\Psi$", "psi"))
         }
-        errors = {f"{gamma:g}": mean for (p, gamma), (mean, _) in published.items() if p == paradigm}
-        title = f"{_math(paradigm)}, {label}"
-        panels.append(BoxPanel(title, series, {"raw": errors} if metric == "error" else {}))
+        panels.append(BoxPanel(f"{_math(paradigm)}, {label}", series, from_zero=metric != "nll"))
+    published = published_for(group)
+    for paradigm in columns:
+        if paradigm != "ts_fl":
+            errors = {"raw": _series(group.trials("error", paradigm, "raw"), 100)}
+            papers = {f"{gamma:g}": mean for (p, gamma), (mean, _) in published.items() if p == paradigm}
+            title = f"{_math(paradigm)}, error (%)"
+            panels.append(BoxPanel(title, errors, {"raw": papers}, from_zero=False))
     return box_figure(panels, len(columns), xlabel=r"$\gamma$")
 
 
-def report_text(group: Group) -> Iterable[str]:
-    """Give the lines of a group's tables, in Markdown."""
+def _series(trials: Mapping[float, Mapping[int, float]], factor: float = 1.0) -> dict[str, list[float]]:
+    return {f"{gamma:g}": [factor * value for value in some.values()] for gamma, some in trials.items()}
+
+
+def report_text(group: Group, groups: Sequence[Group] = ()) -> Iterable[str]:
+    """Give the lines of a group's tables, in Markdown; ``groups`` are all of the report."""
     config = group.config
-    unusual = "".join(f", {key} {value}" for key, value in _unusual(config).items())
-    yield f"# {config['dataset']}, {config['model']}, {config['epochs']} epochs{unusual}"
+    options = "".join(f", {key} {value}" for key, value in unusual(config).items())
+    yield f"# {config['dataset']}, {config['model']}, {config['epochs']} epochs{options}"
     yield ""
     machines = " or ".join(map(str, group.machines))
     yield (
@@ -176,6 +163,14 @@ def report_text(group: Group) -> Iterable[str]:
         f"{config['batch_size']}, {config['precision']}. Schedule: {_schedule(group)}. Median "
         f"{group.seconds:.1f} s for an epoch on {machines}. {group.origin}"
     )
+    others = [other for other in groups if other.config == group.config and other.name != group.name]
+    if others:
+        yield ""
+        yield (
+            f"{len(group.settings)} runs of this setting. Others were trained on "
+            + "; ".join(f"{' or '.join(map(str, other.machines))} (`{other.name}`)" for other in others)
+            + ". Their numbers differ in more than the trial, so they are not averaged with these."
+        )
     yield from ["", *_command(group)]
     yield from _errors(group)
     for metric, title in METRICS.items():
@@ -187,8 +182,9 @@ def report_text(group: Group) -> Iterable[str]:
     yield ""
     yield f"![Reliability diagrams of the first trial](reliability-{group.name}.png)"
     yield ""
-    yield f"![Box plots over the trials](boxes-{group.name}.png)"
-    yield ""
+    if _is_worth_a_figure(group):
+        yield f"![{_trials(group)}: points, or boxes from 5 trials on](boxes-{group.name}.png)"
+        yield ""
 
 
 def _trials(group: Group) -> str:
@@ -224,13 +220,13 @@ def _command(group: Group) -> Iterable[str]:
     words += ["--gamma", *(f"{gamma:g}" for gamma in gammas), "--paradigm", *paradigms]
     words += ["--trials", str(trials), "--epochs", str(config["epochs"])]
     words += ["--validation", str(config["validation"]), "--precision", config["precision"]]
-    if "lr" in (unusual := _unusual(config)):
+    if "lr" in (changed := unusual(config)):
         words += ["--lr", str(config["lr"])]
     words += ["--device", machine.device, "--threads", str(machine.threads)]
     words += ["--compile"] if machine.compile else []
     yield from ["```", " ".join(words), "```"]
     options = ("precision", "validation", "lr")
-    others = [f"{key}={value}" for key, value in unusual.items() if key not in options]
+    others = [f"{key}={value}" for key, value in changed.items() if key not in options]
     if others:
         yield from ["", f"With {', '.join(others)}, for which the command has no option."]
     runs = len(gammas) * len(paradigms) * trials
@@ -240,21 +236,21 @@ def _command(group: Group) -> Iterable[str]:
 
 
 def _errors(group: Group) -> Iterable[str]:
-    published = published_errors(group.config["dataset"], group.config["model"])
     yield from ["", "## Test error in percent", ""]
     yield (
-        "Mean over the trials (standard deviation). The paper has 10 trials of the full schedule, and calls "
-        "its brackets standard errors."
+        "Mean over the trials (standard deviation). The paper has 10 trials of the full schedule. Its "
+        "brackets, called standard errors there, look like standard deviations (docs/reproduce.md) and count "
+        "as such. z is the difference over sqrt(SD² / 10 + SD² / trials), from two trials on."
     )
     rows = []
-    for paradigm in ("standard", "ls"):
-        for gamma, errors in group.trials("error", paradigm, "raw").items():
-            mean, spread = published.get((paradigm, gamma), (None, None))
-            percent = [100 * error for error in errors.values()]
-            paper = "-" if mean is None else f"{mean:.2f} ({spread:.2f})"
-            gap = "-" if mean is None else f"{np.mean(percent) - mean:+.2f}"
-            rows.append((TITLES[paradigm], f"{gamma:g}", len(errors), _mean(percent, 2), paper, gap))
-    yield from ["", *markdown_table(["paradigm", "gamma", "trials", "here", "paper", "difference"], rows)]
+    for cell in judge_errors(group):
+        here = f"{cell.mean:.2f}" + ("" if cell.sd is None else f" ({cell.sd:.2f})")
+        paper = "-" if cell.published is None else f"{cell.published:.2f} ({cell.published_sd:.2f})"
+        gap = "-" if cell.difference is None else f"{cell.difference:+.2f}"
+        z = "-" if cell.z is None else f"{cell.z:+.1f}"
+        rows.append((TITLES[cell.paradigm], f"{cell.gamma:g}", cell.trials, here, paper, gap, z))
+    head = ["paradigm", "gamma", "trials", "here", "paper", "difference", "z"]
+    yield from ["", *markdown_table(head, rows)]
 
 
 def _mean(numbers: Sequence[float], digits: int) -> str:
@@ -282,46 +278,21 @@ def _calibration(group: Group, metric: str, title: str) -> Iterable[str]:
 
 
 def _directions(group: Group) -> Iterable[str]:
-    """Say of each direction of the paper whether it shows here, in how many trials, with the mean ECEs."""
-    ece = {
-        (paradigm, link): group.trials("ece", paradigm, link)
-        for paradigm in ("standard", "ts_fl", "ls")
-        for link in ("raw", "psi")
-    }
-    rows = list(_growth(ece["ls", "raw"]))
-    for text, better, worse in (
-        ("LS: Psi is better than raw", ("ls", "psi"), ("ls", "raw")),
-        ("TS_FL without Psi is worse than Standard", ("standard", "raw"), ("ts_fl", "raw")),
-        ("TS_FL with Psi is better than without", ("ts_fl", "psi"), ("ts_fl", "raw")),
-        ("TS_FL with Psi is better than Standard", ("ts_fl", "psi"), ("standard", "raw")),
-    ):
-        for gamma in ece[better]:
-            small, large = ece[better][gamma], ece[worse].get(gamma, {})
-            seeds = sorted(small.keys() & large.keys())
-            if gamma > 0 and seeds:
-                a, b = (float(np.mean([side[seed] for seed in seeds])) for side in (small, large))
-                count = sum(small[seed] < large[seed] for seed in seeds)
-                of = f"{count} of {len(seeds)}"
-                rows.append((f"{text}, gamma {gamma:g}", _shows(a < b), of, f"{a:.4f} against {b:.4f}"))
+    """Say of each direction of Sec. 5 in how many trials it shows, and what depends on the number of bins."""
+    rows = [
+        (d.finding + ("" if d.gamma is None else f", gamma {d.gamma:g}"), f"{d.shows} of {d.trials}", d.ece)
+        for d in directions(group)
+    ]
     if rows:
         yield from ["", "## The directions of the paper", ""]
-        yield from markdown_table(["what the paper finds", "here", "in trials", "mean ECE"], rows)
-
-
-def _growth(raw: dict[float, dict[int, float]]) -> Iterable[tuple[str, ...]]:
-    """Say whether the raw ECE of label smoothing grows with gamma, in the trials that have every gamma."""
-    seeds = sorted(set.intersection(*map(set, raw.values()))) if len(raw) > 1 else []
-    if seeds:
-        curves = {seed: [trials[seed] for trials in raw.values()] for seed in seeds}
-        means = np.mean(list(curves.values()), axis=0)
-        count = sum(all(np.diff(curve) > 0) for curve in curves.values())
-        numbers = ", ".join(f"{mean:.4f} (gamma {gamma:g})" for gamma, mean in zip(raw, means, strict=True))
-        shows = _shows(all(np.diff(means) > 0))
-        yield "LS: the raw ECE grows with gamma", shows, f"{count} of {len(seeds)}", numbers
-
-
-def _shows(it_does: bool) -> str:
-    return "yes" if it_does else "**no**"
+        yield from markdown_table(["what the paper finds", "shows in trials", "mean ECE"], rows)
+        changes = bins_matter(group)
+        counts = (
+            "All counts are the same with every number of bins from 8 to 25."
+            if not changes
+            else ("With 8 to 25 bins instead of 10 these counts are others: " + "; ".join(changes) + ".")
+        )
+        yield from ["", counts]
 
 
 def _advice_table(group: Group) -> Iterable[str]:

@@ -65,7 +65,12 @@ def origin_text(runs: Iterable[Run]) -> str:
 
 
 def _counted(found: Counter[str], n: int) -> str:
-    return ", ".join(f"{text} ({k} of {n} runs)" for text, k in found.most_common()) or NOT_RECORDED
+    """Say each text with its number of runs, and of how many nothing is known."""
+    if not found:
+        return NOT_RECORDED
+    missing = n - found.total()
+    every = found.most_common() + ([(NOT_RECORDED, missing)] if missing else [])
+    return ", ".join(f"{text} ({k} of {n} runs)" for text, k in every)
 
 
 def cores() -> int:

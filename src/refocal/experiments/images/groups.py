@@ -1,0 +1,103 @@
+"""Which image runs belong together: those that differ in gamma, paradigm and trial, and in nothing else."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from refocal.experiments.images.study import KIND, experiments_of
+from refocal.experiments.sweeps import Run
+
+OWN = ("gamma", "paradigm", "label_smoothing", "seed")
+"""What differs between the runs of a group."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a run was trained with, beyond its config; None is what its version did not record.
+
+    Attributes: see `refocal.experiments.sweeps.devices.made_with`.
+    """
+
+    device: str
+    threads: int
+    compile: bool
+    processes: int
+    processor: str | None = None
+    instructions: str | None = None
+    torch: str | None = None
+    commit: str | None = None
+
+    def __str__(self) -> str:
+        text = f"{self.device} with {self.threads} thread{'s' if self.threads > 1 else ''}"
+        text += ", compiled" if self.compile else ""
+        text += f", {self.processes} processes" if self.processes > 1 else ""
+        torch = None if self.torch is None else f"torch {self.torch}"
+        known = ", ".join(part for part in (self.processor, self.instructions, torch) if part is not None)
+        return f"{text} ({known})" if known else text
+
+
+def machines_of(run: Run) -> list[Machine]:
+    """Return what a run was trained with, one after the other."""
+    try:
+        found = run.result["machines"]
+    except KeyError:  # the first runs of `results/images` have device and threads alone
+        found = [
+            {name: run.result[name] for name in ("device", "threads")} | {"compile": False, "processes": 1}
+        ]
+    usual: dict[str, Any] = {name: run.versions.get(name) for name in ("torch", "commit")}
+    machines = []
+    for one in found:
+        processor = run.machine.get("processor") if one["device"] == "cpu" else None
+        machines.append(Machine(**usual | {"processor": processor} | one))
+    return machines
+
+
+def group_runs(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """Return the image runs that differ in gamma, paradigm and trial only, by a name for their files.
+
+    Runs of different machines are not mixed. Where the runs of one setting have more than one recorded value
+    of something that the last bits depend on (`Machine`, but for the commit), each value is a group of its
+    own, and so are the runs that did not record it. With one recorded value, runs that did not record it
+    count as having it; the report says how many these are.
+    """
+    together: dict[str, list[Run]] = {}
+    for run in runs:
+        if run.config.get("experiment") == KIND:
+            common = sorted((key, str(value)) for key, value in run.config.items() if key not in OWN)
+            together.setdefault(str(common), []).append(run)
+    groups: dict[str, list[Run]] = {}
+    for _, same in sorted(together.items()):
+        config = same[0].config
+        stem = f"{Path(config['dataset']).stem}-{config['model']}-{config['epochs']}"
+        stem += "".join(f"-{key}-{value}" for key, value in unusual(config).items())
+        for kind, some in _by_machine(same).items():
+            name = re.sub(r"[^\w.-]+", "_", stem + kind)  # for files, and for links in Markdown
+            names = itertools.chain([name], (f"{name}-{i}" for i in itertools.count(2)))
+            groups[next(one for one in names if one not in groups)] = some
+    return groups
+
+
+def _by_machine(runs: list[Run]) -> dict[str, list[Run]]:
+    """Return runs of one setting by the kind of machine, as an ending of a name; one kind is no ending."""
+    values: dict[str, list[str]] = {}
+    for field in fields(Machine):
+        if field.name != "commit":
+            found = [[getattr(machine, field.name) for machine in machines_of(run)] for run in runs]
+            texts = ["_then_".join(str(v) for v in dict.fromkeys(some)) for some in found]
+            if len(set(texts) - {"None"}) > 1:
+                values[field.name] = [text.replace("None", "not_recorded") for text in texts]
+    kinds: dict[str, list[Run]] = {}
+    for i, run in enumerate(runs):
+        kinds.setdefault("".join(f"-{name}-{texts[i]}" for name, texts in values.items()), []).append(run)
+    return dict(sorted(kinds.items()))
+
+
+def unusual(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is not by default so in a config of its data set, model and epochs."""
+    usual = experiments_of(config["dataset"], config["model"], [0], ["ls"], 1, config["epochs"])[0].config()
+    return {key: value for key, value in config.items() if key not in OWN and value != usual.get(key)}

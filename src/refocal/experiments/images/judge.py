@@ -1,0 +1,245 @@
+"""What the image runs say of the paper: errors beside the published ones, directions as counts of trials."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from refocal.experiments.data import source
+from refocal.experiments.files import published_numbers
+from refocal.experiments.images.measures import BINS, TITLES, Group
+from refocal.experiments.images.study import paper_schedule
+
+PAPER_TRIALS = 10
+
+COMPARISONS = (
+    ("LS: Psi is better than raw", ("ls", "psi"), ("ls", "raw")),
+    ("TS_FL without Psi is worse than Standard", ("standard", "raw"), ("ts_fl", "raw")),
+    ("TS_FL with Psi is better than without", ("ts_fl", "psi"), ("ts_fl", "raw")),
+    ("TS_FL with Psi is better than Standard", ("ts_fl", "psi"), ("standard", "raw")),
+)
+"""Directions of Sec. 5: the scores with the smaller ECE, then those with the larger one."""
+
+Trials = dict[float, dict[int, float]]
+"""A number of each trial, for each gamma."""
+
+
+@dataclass(frozen=True)
+class ErrorCell:
+    """Our classification errors of one setting beside the published ones, in percent.
+
+    Attributes:
+        paradigm: "standard" or "ls".
+        gamma: Of the training.
+        trials: How many.
+        mean: Over the trials.
+        sd: The standard deviation of the trials; None of a single one.
+        published: The paper's mean over 10 trials; None where it has none, or the schedule is another one.
+        published_sd: What the paper prints in brackets, which is a standard deviation: see docs/reproduce.md.
+        z: The difference over sqrt(published_sd^2 / 10 + sd^2 / trials); None of a single trial.
+    """
+
+    paradigm: str
+    gamma: float
+    trials: int
+    mean: float
+    sd: float | None
+    published: float | None
+    published_sd: float | None
+    z: float | None
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus the published mean."""
+        return None if self.published is None else self.mean - self.published
+
+
+@dataclass(frozen=True)
+class Direction:
+    """A direction of Sec. 5: in how many trials it shows, and the mean ECEs that it compares."""
+
+    finding: str
+    gamma: float | None
+    shows: int
+    trials: int
+    ece: str
+
+
+def published_errors(dataset: str, model: str) -> dict[tuple[str, float], tuple[float, float]]:
+    """Return the paper's classification errors: mean and bracket in percent, by paradigm and gamma.
+
+    Example:
+        >>> published_errors("cifar10-s", "resnet8")["standard", 2.0]
+        (26.45, 0.8)
+    """
+    try:
+        paper = source(dataset).paper
+    except ValueError:
+        return {}
+    gammas = {"CE": 0.0, "FL-1": 1.0, "FL-2": 2.0, "FL-3": 3.0}
+    return {
+        (row["paradigm"], gammas[row["method"]]): (float(row["mean"]), float(row["se"]))
+        for row in published_numbers("error")
+        if (row["dataset"], row["model"]) == (paper, model)
+    }
+
+
+def published_for(group: Group) -> dict[tuple[str, float], tuple[float, float]]:
+    """Return the `published_errors` that a group can be held to: none if its schedule is not the paper's."""
+    config = group.config
+    epochs, steps = paper_schedule(config["dataset"])
+    if (config["epochs"], list(config["milestones"])) != (epochs, list(steps)):
+        return {}
+    return published_errors(config["dataset"], config["model"])
+
+
+def judge_errors(group: Group) -> list[ErrorCell]:
+    """Return the errors of every trained setting beside the published ones."""
+    published = published_for(group)
+    cells = []
+    for paradigm in ("standard", "ls"):
+        for gamma, errors in group.trials("error", paradigm, "raw").items():
+            percent = [100 * error for error in errors.values()]
+            n, mean = len(percent), float(np.mean(percent))
+            sd = float(np.std(percent, ddof=1)) if n > 1 else None
+            paper, paper_sd = published.get((paradigm, gamma), (None, None))
+            z = None
+            if paper is not None and paper_sd is not None and sd is not None:
+                z = (mean - paper) / float(np.sqrt(paper_sd**2 / PAPER_TRIALS + sd**2 / n))
+            cells.append(ErrorCell(paradigm, gamma, n, mean, sd, paper, paper_sd, z))
+    return cells
+
+
+def directions(group: Group, metric: str = "ece") -> list[Direction]:
+    """Return the directions of Sec. 5 that the runs of a group can speak to.
+
+    Args:
+        group: The runs.
+        metric: "ece", or "ece_15" for another number of bins.
+    """
+    ece = {
+        (paradigm, link): group.trials(metric, paradigm, link)
+        for paradigm in ("standard", "ts_fl", "ls")
+        for link in ("raw", "psi")
+    }
+    found: list[Direction] = []
+    for paradigm in ("ls", "ts_fl"):
+        found += _growth(f"{TITLES[paradigm]}: the raw ECE grows with gamma", ece[paradigm, "raw"])
+    found += _steadiness("LS: gamma moves the ECE less with Psi", ece["ls", "raw"], ece["ls", "psi"])
+    for text, better, worse in COMPARISONS:
+        for gamma in ece[better]:
+            small, large = ece[better][gamma], ece[worse].get(gamma, {})
+            seeds = sorted(small.keys() & large.keys())
+            if gamma > 0 and seeds:
+                means = " against ".join(
+                    f"{np.mean([side[s] for s in seeds]):.4f}" for side in (small, large)
+                )
+                shows = sum(small[seed] < large[seed] for seed in seeds)
+                found.append(Direction(text, gamma, shows, len(seeds), means))
+    return found
+
+
+def _curves(*sides: Trials) -> list[list[list[float]]]:
+    """Return of each trial that has every gamma the numbers over gamma, for each side."""
+    gammas = [trials for side in sides for trials in side.values()]
+    seeds = sorted(set.intersection(*map(set, gammas))) if min(map(len, sides)) > 1 else []
+    return [[[trials[seed] for trials in side.values()] for side in sides] for seed in seeds]
+
+
+def _growth(text: str, raw: Trials) -> Iterator[Direction]:
+    curves = [sides[0] for sides in _curves(raw)]
+    if curves:
+        means = zip(raw, np.mean(curves, axis=0), strict=True)
+        numbers = ", ".join(f"{mean:.4f} (gamma {gamma:g})" for gamma, mean in means)
+        shows = sum(bool(np.all(np.diff(curve) > 0)) for curve in curves)
+        yield Direction(text, None, shows, len(curves), numbers)
+
+
+def _steadiness(text: str, raw: Trials, psi: Trials) -> Iterator[Direction]:
+    spreads = [[float(np.ptp(side)) for side in sides] for sides in _curves(raw, psi)]
+    if spreads:
+        a, b = np.mean(spreads, axis=0)
+        shows = sum(with_psi < plain for plain, with_psi in spreads)
+        yield Direction(text, None, shows, len(spreads), f"range {b:.4f} against {a:.4f}")
+
+
+def bins_matter(group: Group) -> list[str]:
+    """Return the directions whose count is another one with 8 to 25 bins than with 10, and where."""
+    here = {(d.finding, d.gamma): d for d in directions(group)}
+    changed: dict[tuple[str, float | None], list[str]] = {}
+    for bins in BINS:
+        for d in directions(group, f"ece_{bins}"):
+            if d.shows != here[d.finding, d.gamma].shows:
+                changed.setdefault((d.finding, d.gamma), []).append(f"{d.shows} with {bins} bins")
+    return [
+        f"{text}{'' if gamma is None else f', gamma {gamma:g}'}: {here[text, gamma].shows} of "
+        f"{here[text, gamma].trials} with 10 bins, {', '.join(texts)}"
+        for (text, gamma), texts in changed.items()
+    ]
+
+
+def summary_of(groups: Sequence[Group]) -> dict[str, Any]:
+    """Return what the runs say of the paper, as JSON: errors, directions and their dependence on the bins."""
+    return {
+        "rule": "strict: |z| <= 3, z = difference / sqrt(published SD^2 / 10 + our SD^2 / trials)",
+        "runs": sum(len(group.settings) for group in groups),
+        "groups": {
+            group.name: {
+                "config": group.config,
+                "runs": len(group.settings),
+                "machines": list(map(str, group.machines)),
+                "errors": _counts(cells := judge_errors(group))
+                | {"cells": [asdict(cell) | {"difference": cell.difference} for cell in cells]},
+                "directions": [asdict(direction) for direction in directions(group)],
+                "directions_that_change_with_the_bins": bins_matter(group),
+            }
+            for group in groups
+        },
+    }
+
+
+def _counts(cells: Iterable[ErrorCell]) -> dict[str, int]:
+    """Return how many settings have a published error, and how many of these agree by either rule."""
+    known = [cell for cell in cells if cell.difference is not None]
+    judged = [cell.z for cell in known if cell.z is not None]
+    return {
+        "published": len(known),
+        "within_1_point": sum(abs(cell.difference or 0.0) <= 1 + 1e-9 for cell in known),
+        "with_a_z": len(judged),
+        "strict": sum(abs(z) <= 3 for z in judged),
+    }
+
+
+def summary_text(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Give the lines of `summary_of` for people."""
+    yield summary["rule"]
+    for name, group in summary["groups"].items():
+        yield f"{name}: {group['runs']} runs on {' or '.join(group['machines'])}"
+        errors = group["errors"]
+        for cell in errors["cells"]:
+            yield f"  {TITLES[cell['paradigm']]}, gamma {cell['gamma']:g}: error {_cell_text(cell)}"
+        if errors["published"]:
+            yield (
+                f"  errors within 1 point: {errors['within_1_point']} of {errors['published']}; "
+                f"strict: {errors['strict']} of {errors['with_a_z']} with two trials or more"
+            )
+        rows = itertools.groupby(group["directions"], key=lambda direction: direction["finding"])
+        for finding, some in rows:
+            found = [(d["shows"], d["trials"], d["gamma"]) for d in some]
+            shows, trials = (sum(column) for column in list(zip(*found, strict=True))[:2])
+            parts = ", ".join(f"gamma {g:g}: {a} of {b}" for a, b, g in found if g is not None)
+            yield f"  {finding}: {shows} of {trials} trials" + (f" ({parts})" if parts else "")
+
+
+def _cell_text(cell: Mapping[str, Any]) -> str:
+    sd = "" if cell["sd"] is None else f"SD {cell['sd']:.2f}, "
+    text = f"{cell['mean']:.2f} ({sd}n {cell['trials']})"
+    if cell["published"] is None:
+        return f"{text}, nothing published to compare with"
+    text += f", published {cell['published']:.2f} (SD {cell['published_sd']:.2f})"
+    text += f": {cell['difference']:+.2f} points"
+    return text if cell["z"] is None else f"{text}, z {cell['z']:+.1f}"
