@@ -9,7 +9,15 @@ from image_stand_in import config_of, save_tiny
 
 from refocal.experiments.data.datasets import Dataset
 from refocal.experiments.files import sha256_of
-from refocal.experiments.images.data import PAD, augment, fetched_file, prepare, read_images, ready_files
+from refocal.experiments.images.data import (
+    PAD,
+    augment,
+    draw_part,
+    fetched_file,
+    prepare,
+    read_images,
+    ready_files,
+)
 from refocal.experiments.sweeps import run_key, sweep
 
 
@@ -210,3 +218,41 @@ def test_an_error_names_the_file_and_its_arrays(tmp_path):
     with pytest.raises(ValueError, match="X_train must be uint8 images") as raised:
         prepare(read_images("planes", planes), 0.1, seed=0)
     assert str(raised.value).startswith(f"{planes}: X_train must ")
+
+
+def pool_of(n_train, n_test, classes=4):
+    """A data set whose images can be told apart: each has its number in its first bytes."""
+
+    def images(first, n):
+        x = np.zeros((n, 8, 8, 3), dtype=np.uint8)
+        x[:, 0, 0, 0], x[:, 0, 0, 1] = (first + np.arange(n)) // 256, (first + np.arange(n)) % 256
+        return x, (first + np.arange(n)) % classes
+
+    (x, y), (x_test, y_test) = images(0, n_train), images(n_train, n_test)
+    return Dataset("mine", x, y, classes, X_test=x_test, y_test=y_test)
+
+
+def numbers(images):
+    return set((images[:, 0, 0, 0].astype(int) * 256 + images[:, 0, 0, 1]).tolist())
+
+
+def test_parts_of_a_pool_are_nested_in_proportion_and_have_one_test_set():
+    pool = pool_of(100, 300)
+    small, large = (draw_part(pool, size, 80) for size in (40, 320))
+    assert numbers(small.X_test) == numbers(large.X_test)
+    assert numbers(small.X) < numbers(large.X)
+    assert not numbers(large.X) & numbers(large.X_test)
+    assert numbers(large.X) | numbers(large.X_test) == set(range(400))
+    for labels, each in ((small.y, 10), (small.y_test, 20), (large.y, 80)):
+        assert np.bincount(labels).tolist() == [each] * 4
+    for number, label in zip(small.X[:, 0, 0, 1], small.y, strict=True):
+        assert number % 4 == label  # labels stay with their images
+    assert draw_part(pool, None, None) is pool
+    again = draw_part(pool, 40, 80)
+    assert (again.X == small.X).all()
+
+
+def test_a_pool_that_is_too_small():
+    text = r"^train_size and test_size must be at most 400 together, the images of mine, got 321 and 80$"
+    with pytest.raises(ValueError, match=text):
+        draw_part(pool_of(100, 300), 321, 80)

@@ -23,6 +23,7 @@ from refocal.experiments.images.judge import (
 )
 from refocal.experiments.images.measures import measure_group
 from refocal.experiments.images.tables import report_text, write_report
+from refocal.experiments.images.trends import trend_figure, trend_text, trends_of
 from refocal.experiments.sweeps import machine, read_runs, sweep
 from refocal.experiments.sweeps.origin import machine_text
 
@@ -546,3 +547,51 @@ def test_no_runs(tmp_path):
     sweep([{"x": 1}], lambda config: {}, tmp_path, progress=False)
     with pytest.raises(FileNotFoundError, match="no image run is finished"):
         write_report(tmp_path)
+
+
+def test_the_best_gamma_by_depth_and_by_size(tmp_path):
+    """Logits are sharper in deeper networks and with fewer images: then a larger gamma is best."""
+
+    def run(config):
+        result, arrays = minimiser_run(config | {"gamma": 0.0, "label_smoothing": 0.1})
+        sharp = {"resnet8": 1.0, "resnet20": 1.4}[config["model"]] * (
+            2000 / config.get("train_size", 2000)
+        ) ** 0.2
+        factor = sharp / (1 + 0.3 * config["gamma"])
+        return result, arrays | {"test_logits": arrays["test_logits"] * np.float32(factor)}
+
+    configs = []
+    for model in ("resnet8", "resnet20"):
+        configs += image_configs("mine", model, [0, 1, 2], ["standard"], 2, epochs=2)
+    for size in (300, 2000):
+        options = {"train_size": size, "test_size": 100}
+        configs += image_configs("mine", "resnet8", [0, 1, 2], ["standard"], 1, epochs=2, **options)
+    sweep(configs, run, tmp_path / "out", progress=False)
+    groups = [measure_group(*item) for item in group_runs(read_runs(tmp_path / "out")).items()]
+    assert trends_of(groups[:1]) == []
+    depth, size = trends_of(groups)
+    assert (depth.what, list(depth.eces)) == ("depth", [8, 20])
+    assert (size.what, list(size.eces)) == ("training images", [300, 2000])
+    assert depth.name == "depth-mine-2"
+    assert size.name == "images-mine-resnet8-2-test_size-100"
+    for trend in (depth, size):
+        for value, gammas in trend.eces.items():
+            assert trend.best[value] == sorted(gammas, key=lambda g, all=gammas: np.mean(all[g]))[0]
+    assert depth.best[8] < depth.best[20]
+    assert size.best[300] > size.best[2000]
+    left, right = trend_figure(depth).axes
+    assert [line.get_label() for line in left.lines] == ["8", "20"]
+    assert [tuple(part.get_offsets()[0]) for part in right.collections] == list(depth.best.items())
+    text = "\n".join(trend_text([depth, size]))
+    assert "| depth | gamma 0 | gamma 1 | gamma 2 | best gamma |" in text
+    assert f"(n = 2) | {depth.best[20]:g} |" in text
+    assert "](images-mine-resnet8-2-test_size-100.png)" in text
+    (line,) = {
+        line
+        for group in groups
+        for line in report_text(group)
+        if line.startswith("refocal reproduce") and "--train-size 300 --test-size 100 " in line
+    }
+    args = parser().parse_args(shlex.split(line)[1:])
+    assert (args.train_size, args.test_size) == (300, 100)
+    assert all(cell.published is None for group in groups for cell in judge_errors(group))

@@ -2,6 +2,7 @@ import contextlib
 import dataclasses
 import errno
 import functools
+import importlib.util
 import json
 import os
 import platform
@@ -9,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -24,7 +26,7 @@ from refocal.experiments.images import checkpoints, experiments_of, study, train
 from refocal.experiments.images.data import PAD, augment, prepare
 from refocal.experiments.images.resnet import MODELS, build_model
 from refocal.experiments.images.training import run_config, run_experiment
-from refocal.experiments.sweeps import SweepError, machine, read_runs, run_key, versions
+from refocal.experiments.sweeps import SweepError, machine, read_runs, run_key, sweep, versions
 from refocal.files import write_atomic
 
 # Configs
@@ -210,6 +212,59 @@ def test_a_run_on_the_same_machine_is_the_same_run(tiny, tmp_path):
     assert arrays.keys() == others.keys() == elsewhere.keys()
     for name, array in arrays.items():
         assert array.tobytes() == others[name].tobytes() == elsewhere[name].tobytes()
+
+
+def test_training_on_a_part_of_the_pool(tiny):
+    """52 training and 20 test images are one pool of 72; a config without sizes keeps its key."""
+    whole = experiment_of(tiny, epochs=1)
+    part = dataclasses.replace(whole, train_size=24, test_size=40, validation=0.0)
+    result, arrays = run_experiment(part)
+    assert (result["n_train"], result["n_validation"], result["n_test"]) == (24, 0, 40)
+    assert arrays["test_logits"].shape == (40, 4)
+    assert "train_size" not in whole.config()
+    assert part.config() == whole.config() | {"train_size": 24, "test_size": 40, "validation": 0.0}
+    assert type(part).from_config(part.config()) == part
+
+
+def test_sizes_that_are_none():
+    with pytest.raises(ValueError, match=r"^train_size must be None or >= 1, got 0$"):
+        experiments_of("mine", train_size=0, test_size=3)
+    with pytest.raises(ValueError, match=r"^test_size must be a number exactly if train_size is one, got 3$"):
+        experiments_of("mine", test_size=3)
+
+
+def test_the_command_draws_a_part(tiny, tmp_path, capsys):
+    command = f"reproduce images --dataset {tiny} --gamma 1 --paradigm ls --trials 1 --epochs 1 --jobs 1"
+    out = ["--out", str(tmp_path)]
+    assert main([*command.split(), "--train-size", "30", "--test-size", "42", "--validation", "0", *out]) == 0
+    (run,) = read_runs(tmp_path)
+    assert (run.result["n_train"], run.config["test_size"]) == (30, 42)
+    assert main([*command.split(), "--train-size", "30", *out]) == 2
+    assert "train_size and test_size must be at most 72 together" in capsys.readouterr().err
+
+
+RERUN = Path(__file__).parents[3] / "results" / "images" / "rerun.py"
+
+
+def test_stored_runs_are_begun_again_and_compared(tiny, tmp_path, capsys):
+    spec = importlib.util.spec_from_file_location("rerun", RERUN)
+    rerun = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(rerun)
+    config = experiment_of(tiny, epochs=2).config()
+    (run,) = sweep([config], run_config, tmp_path, progress=False)
+    assert rerun.main(["--runs", str(tmp_path), "--epochs", "1"]) == 0
+    assert capsys.readouterr().out.endswith(": the same bits\n")
+
+    def other(config):
+        result, arrays = run_config(config)
+        return result | {"train_loss": [1.0, 2.0]}, arrays
+
+    sweep([config | {"seed": 1}], other, tmp_path, progress=False)
+    assert rerun.main(["--runs", str(tmp_path), "--epochs", "1", run_key(config | {"seed": 1})]) == 1
+    text = capsys.readouterr().out
+    assert "other bits: [" in text
+    assert text.endswith("] now, [1.0] stored\n")
+    assert run.key not in text
 
 
 @pytest.mark.slow

@@ -89,6 +89,35 @@ def read_images(name: str, path: Path) -> Dataset:
     return replace(dataset, name=name, X=dataset.X[kept], y=dataset.y[kept])
 
 
+def draw_part(dataset: Dataset, train_size: int | None, test_size: int | None) -> Dataset:
+    """Return a part of the pool of training and test images, the classes in proportion; None is no change.
+
+    The draw has a fixed seed: the test images are the same for every ``train_size``, and the training images
+    of a smaller one are among those of a larger one.
+
+    Raises:
+        ValueError: If the pool has too few images.
+    """
+    if train_size is None or test_size is None:
+        return dataset
+    if dataset.X_test is None or dataset.y_test is None:
+        raise ValueError(f"{dataset.path or dataset.name} must have the arrays {', '.join(SPLIT)}")
+    X = np.concatenate([dataset.X, dataset.X_test])
+    y = np.concatenate([dataset.y, dataset.y_test])
+    if train_size + test_size > len(y):
+        raise ValueError(
+            f"train_size and test_size must be at most {len(y)} together, the images of "
+            f"{dataset.path or dataset.name}, got {train_size} and {test_size}"
+        )
+    rng, place = np.random.default_rng(0), np.empty(len(y))
+    for k in np.unique(y):
+        rows = rng.permutation(np.flatnonzero(y == k))
+        place[rows] = (np.arange(len(rows)) + 0.5) / len(rows)
+    order = np.argsort(place, kind="stable")  # every beginning of it has the classes in proportion
+    test, train = order[:test_size], order[test_size : test_size + train_size]
+    return replace(dataset, X=X[train], y=y[train], X_test=X[test], y_test=y[test])
+
+
 def ready_files(
     configs: Iterable[Mapping[str, Any]],
     out: str | os.PathLike[str],
@@ -111,12 +140,13 @@ def ready_files(
     for run in finished:
         todo.pop(run.key, None)
     files: dict[str, Path] = {}
-    sizes: dict[str, int] = {}
-    for name, validation in dict.fromkeys((c["dataset"], c["validation"]) for c in todo.values()):
+    sizes: dict[tuple[str, int | None], int] = {}
+    parts = ((c["dataset"], c["validation"], c.get("train_size"), c.get("test_size")) for c in todo.values())
+    for name, validation, train_size, test_size in dict.fromkeys(parts):
         files[name] = fetched_file(name, data)
-        images = read_images(name, files[name])
+        images = draw_part(read_images(name, files[name]), train_size, test_size)
         check_images(images, validation)
-        sizes[name] = len(images.y)
+        sizes[name, train_size] = len(images.y)
     sums = functools.cache(sha256_of)
     for run in finished:
         name, before = run.config["dataset"], run.result.get("data_sha256")
@@ -132,9 +162,10 @@ def ready_files(
             )
         # The checksum does not tell a copy of cifar10.npz that is named cifar10-s.npz from what is drawn.
         before = run.result["n_train"] + run.result["n_validation"]
-        if sizes.get(name, before) != before:
+        now_here = sizes.get((name, run.config.get("train_size")), before)
+        if now_here != before:
             raise ValueError(
-                f"{path} gives {sizes[name]} training images of {name}, but run {run.key} in {out} was made "
+                f"{path} gives {now_here} training images of {name}, but run {run.key} in {out} was made "
                 f"from {before}; use another --out for these data"
             )
     return files

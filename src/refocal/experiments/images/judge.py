@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -89,8 +88,10 @@ def published_errors(dataset: str, model: str) -> dict[tuple[str, float], tuple[
 
 
 def published_for(group: Group) -> dict[tuple[str, float], tuple[float, float]]:
-    """Return the `published_errors` that a group can be held to: none if its schedule is not the paper's."""
+    """Return the `published_errors` that a group can be held to: of the paper's schedule and images alone."""
     config = group.config
+    if "train_size" in config:
+        return {}
     epochs, steps = paper_schedule(config["dataset"])
     if (config["epochs"], list(config["milestones"])) != (epochs, list(steps)):
         return {}
@@ -187,18 +188,26 @@ def summary_of(groups: Sequence[Group]) -> dict[str, Any]:
     return {
         "rule": "strict: |z| <= 3, z = difference / sqrt(published SD^2 / 10 + our SD^2 / trials)",
         "runs": sum(len(group.settings) for group in groups),
-        "groups": {
-            group.name: {
-                "config": group.config,
-                "runs": len(group.settings),
-                "machines": list(map(str, group.machines)),
-                "errors": _counts(cells := judge_errors(group))
-                | {"cells": [asdict(cell) | {"difference": cell.difference} for cell in cells]},
-                "directions": [asdict(direction) for direction in directions(group)],
-                "directions_that_change_with_the_bins": bins_matter(group),
-            }
-            for group in groups
-        },
+        "groups": {group.name: _group_summary(group) for group in groups},
+    }
+
+
+def _group_summary(group: Group) -> dict[str, Any]:
+    cells, found = judge_errors(group), directions(group)
+    counts: dict[str, dict[str, int]] = {}
+    for d in found:
+        count = counts.setdefault(d.finding, {"shows": 0, "trials": 0})
+        count["shows"] += d.shows
+        count["trials"] += d.trials
+    return {
+        "config": group.config,
+        "runs": len(group.settings),
+        "machines": list(map(str, group.machines)),
+        "errors": _counts(cells)
+        | {"cells": [asdict(cell) | {"difference": cell.difference} for cell in cells]},
+        "directions": [asdict(d) for d in found],
+        "counts": counts,
+        "directions_that_change_with_the_bins": bins_matter(group),
     }
 
 
@@ -227,12 +236,14 @@ def summary_text(summary: Mapping[str, Any]) -> Iterator[str]:
                 f"  errors within 1 point: {errors['within_1_point']} of {errors['published']}; "
                 f"strict: {errors['strict']} of {errors['with_a_z']} with two trials or more"
             )
-        rows = itertools.groupby(group["directions"], key=lambda direction: direction["finding"])
-        for finding, some in rows:
-            found = [(d["shows"], d["trials"], d["gamma"]) for d in some]
-            shows, trials = (sum(column) for column in list(zip(*found, strict=True))[:2])
-            parts = ", ".join(f"gamma {g:g}: {a} of {b}" for a, b, g in found if g is not None)
-            yield f"  {finding}: {shows} of {trials} trials" + (f" ({parts})" if parts else "")
+        for finding, count in group["counts"].items():
+            parts = [
+                f"gamma {d['gamma']:g}: {d['shows']} of {d['trials']}"
+                for d in group["directions"]
+                if d["finding"] == finding and d["gamma"] is not None
+            ]
+            text = f"  {finding}: {count['shows']} of {count['trials']} trials"
+            yield text + (f" ({', '.join(parts)})" if parts else "")
 
 
 def _cell_text(cell: Mapping[str, Any]) -> str:

@@ -51,6 +51,9 @@ class Experiment:
         validation: The part of each class's training images that is held out for the temperature. With 0
             there is none, as in the paper, and the temperature is cross-fitted on halves of the test set.
         precision: "float32", or "bfloat16" for mixed precision.
+        train_size: With a number, training and test images are one pool, from which so many are drawn for
+            training; a smaller part is inside a larger one. None: the images as they are.
+        test_size: How many of the pool are for testing, the same for every ``train_size``.
 
     Raises:
         ValueError: If a value is not one of these.
@@ -74,6 +77,8 @@ class Experiment:
     weight_decay: float = 5e-4
     validation: float = 0.1
     precision: str = "float32"
+    train_size: int | None = None
+    test_size: int | None = None
 
     def __post_init__(self) -> None:
         _require(self.model in MODELS, "model", f"one of {', '.join(MODELS)}", self.model)
@@ -84,10 +89,18 @@ class Experiment:
         good = self.precision in ("float32", "bfloat16")
         _require(good, "precision", "'float32' or 'bfloat16'", self.precision)
         _require(math.isfinite(self.gamma) and self.gamma >= 0, "gamma", "finite and >= 0", self.gamma)
+        for name in ("train_size", "test_size"):
+            size = getattr(self, name)
+            _require(size is None or size >= 1, name, "None or >= 1", size)
+        both = (self.train_size is None) == (self.test_size is None)
+        _require(both, "test_size", "a number exactly if train_size is one", self.test_size)
 
     def config(self) -> dict[str, Any]:
         """Return all that decides the numbers, as JSON."""
-        return {"experiment": KIND} | asdict(self) | {"milestones": list(self.milestones)}
+        config = {"experiment": KIND} | asdict(self) | {"milestones": list(self.milestones)}
+        if self.train_size is None:  # the keys of runs from before there were sizes
+            del config["train_size"], config["test_size"]
+        return config
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Experiment:
@@ -220,8 +233,8 @@ def report(out: str | os.PathLike[str]) -> list[Path]:
 
     Files: ``README.md`` (all tables, what the paper says and in how many trials it shows), ``summary.json``,
     ``measures.csv``, ``advice.csv``, ``bins.csv`` (the ECE with 8 to 25 bins), and for each data set, model,
-    schedule and kind of machine ``reliability-*`` and, where there is something to compare, ``boxes-*``
-    (PNG, PDF).
+    schedule and kind of machine ``reliability-*`` and, where there is something to compare, ``boxes-*``;
+    where there are several depths or sizes, ``depth-*`` and ``images-*`` (PNG, PDF).
 
     Args:
         out: The folder that `run` wrote to.

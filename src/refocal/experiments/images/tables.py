@@ -32,6 +32,7 @@ from refocal.experiments.images.judge import (
 )
 from refocal.experiments.images.measures import BINS, TITLES, Advice, Group, Measure, Recorded, measure_group
 from refocal.experiments.images.study import paper_schedule
+from refocal.experiments.images.trends import trend_figure, trend_text, trends_of
 from refocal.experiments.sweeps import read_runs
 from refocal.plots import new_figure, plot_raw_psi, share_legend
 
@@ -52,7 +53,8 @@ def write_report(out: str | os.PathLike[str], report: str | os.PathLike[str] | N
     groups = [measure_group(name, runs) for name, runs in sorted(group_runs(read_runs(out)).items())]
     if not groups:
         raise FileNotFoundError(f"no image run is finished in {out}")
-    lines = [line for group in groups for line in report_text(group, groups)]
+    trends = trends_of(groups)
+    lines = [line for group in groups for line in report_text(group, groups)] + list(trend_text(trends))
     contents = {
         "README.md": "\n".join(lines).encode() + b"\n",
         "summary.json": json_bytes(summary_of(groups)),
@@ -64,6 +66,8 @@ def write_report(out: str | os.PathLike[str], report: str | os.PathLike[str] | N
         contents |= figure_files(f"reliability-{group.name}", _reliability(group))
         if _is_worth_a_figure(group):
             contents |= figure_files(f"boxes-{group.name}", _boxes(group))
+    for trend in trends:
+        contents |= figure_files(trend.name, trend_figure(trend))
     return write_outputs(out if report is None else report, contents)
 
 
@@ -220,12 +224,14 @@ def _command(group: Group) -> Iterable[str]:
     words += ["--gamma", *(f"{gamma:g}" for gamma in gammas), "--paradigm", *paradigms]
     words += ["--trials", str(trials), "--epochs", str(config["epochs"])]
     words += ["--validation", str(config["validation"]), "--precision", config["precision"]]
-    if "lr" in (changed := unusual(config)):
-        words += ["--lr", str(config["lr"])]
+    changed = unusual(config)
+    for name in ("lr", "train_size", "test_size"):
+        if name in changed:
+            words += [f"--{name.replace('_', '-')}", str(config[name])]
     words += ["--device", machine.device, "--threads", str(machine.threads)]
     words += ["--compile"] if machine.compile else []
     yield from ["```", " ".join(words), "```"]
-    options = ("precision", "validation", "lr")
+    options = ("precision", "validation", "lr", "train_size", "test_size")
     others = [f"{key}={value}" for key, value in changed.items() if key not in options]
     if others:
         yield from ["", f"With {', '.join(others)}, for which the command has no option."]

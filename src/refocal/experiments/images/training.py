@@ -16,7 +16,15 @@ from torch import distributed as dist
 
 from refocal.experiments.files import sha256_of
 from refocal.experiments.images.checkpoints import Progress
-from refocal.experiments.images.data import PAD, ImageData, augment, fetched_file, prepare, read_images
+from refocal.experiments.images.data import (
+    PAD,
+    ImageData,
+    augment,
+    draw_part,
+    fetched_file,
+    prepare,
+    read_images,
+)
 from refocal.experiments.images.resnet import build_model
 from refocal.experiments.images.study import Experiment
 from refocal.experiments.sweeps.devices import keep_freed_memory, torch_threads
@@ -64,7 +72,8 @@ def run_experiment(
         with agreed():
             file = data[name] if isinstance(data, Mapping) else fetched_file(name, data)
             sha256 = sha256_of(file)
-            images = prepare(read_images(name, file), experiment.validation, seed, device)
+            part = draw_part(read_images(name, file), experiment.train_size, experiment.test_size)
+            images = prepare(part, experiment.validation, seed, device)
             model = build_model(experiment.model, images.n_classes, device=device)
         path = None if checkpoints is None else Path(checkpoints) / f"{experiment.key}.pt"
         trained = train(model, images, experiment, path, compile, data_sha256=sha256)

@@ -1,0 +1,65 @@
+"""Bring the counts of results/README.md to those of the stored summaries.
+
+    python results/page.py
+
+Each count of the page stands between two comments, and the first says where it comes from: a file, the place
+in it, and how it is said: ``agreed of verdicts`` is two entries, ``.2f`` a format, ``-`` the value as it is.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent
+COUNT = re.compile(r"<!-- (?P<file>[^;>]+); (?P<place>[^;>]+); (?P<form>[^;>]+) -->(?P<text>.*?)<!-- end -->")
+
+
+def said(file: str, place: str, form: str) -> str:
+    """Return what should stand on the page.
+
+    Raises:
+        LookupError: If the place is not in the file.
+    """
+    value: Any
+    if file.endswith(".csv"):
+        rule, model = place.split("/")
+        value = {"ece rises": ece_rises}[rule](model)
+    else:
+        value = json.loads((FOLDER / file).read_text(encoding="utf-8"))
+        for name in place.split("/"):
+            value = value[int(name) if isinstance(value, list) else name]
+    if " of " in form:
+        some, every = form.split(" of ")
+        return f"{value[some]} of {value[every]}"
+    return format(value, "" if form == "-" else form)
+
+
+def ece_rises(model: str) -> dict[str, int]:
+    """Return in how many judged data sets the raw ECE grows from CE over FL-1 and FL-2 to FL-3."""
+    partial = json.loads((FOLDER / "tabular" / "summary.json").read_text(encoding="utf-8"))["partial"]
+    tables: dict[str, dict[str, float]] = {}
+    with open(FOLDER / "tabular" / "tables.csv", newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if (row["model"], row["metric"]) == (model, "ece") and row["dataset"] not in partial:
+                tables.setdefault(row["dataset"], {})[row["method"]] = float(row["mean"])
+    grows = [t["CE"] < t["FL-1"] < t["FL-2"] < t["FL-3"] for t in tables.values()]
+    return {"rises": sum(grows), "sets": len(grows)}
+
+
+def updated(text: str) -> str:
+    """Return the page with every count as its source has it."""
+
+    def count(match: re.Match[str]) -> str:
+        source = [match[name] for name in ("file", "place", "form")]
+        return f"<!-- {'; '.join(source)} -->{said(*source)}<!-- end -->"
+
+    return COUNT.sub(count, text)
+
+
+if __name__ == "__main__":
+    page = FOLDER / "README.md"
+    page.write_text(updated(page.read_text(encoding="utf-8")), encoding="utf-8")
