@@ -5,6 +5,7 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -41,6 +42,15 @@ def test_counts_in_words_of_their_own():
     within = sum(abs(cell["difference"]) <= 1 + 1e-9 for cell in group["errors"]["cells"])
     (line,) = (line for line in TEXT.splitlines() if line.startswith("| errors of the appendix"))
     assert f"-->{within} of {len(group['errors']['cells'])}<!--" in line
+
+
+def test_the_difference_of_bins_is_that_of_the_table():
+    rows = [row.split(",") for row in (FOLDER / "images" / "bins.csv").read_text().splitlines()]
+    ten, fifteen = rows[0].index("bins_10"), rows[0].index("bins_15")
+    gaps = np.array([100 * (float(row[fifteen]) - float(row[ten])) for row in rows[1:]])
+    for which, number in (("mean", gaps.mean()), ("min", gaps.min()), ("max", gaps.max())):
+        assert f"15 bins/{which}; +.2f -->{number:+.2f}<" in TEXT
+    assert 0 < gaps.mean() < 0.1  # as docs/reproduce-images.md says
 
 
 def test_a_count_that_is_wrong_is_found_and_mended():

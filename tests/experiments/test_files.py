@@ -46,7 +46,7 @@ def test_published_values_are_marked_where_they_belong_and_one_legend_serves_all
 )
 def test_the_number_of_trials_stands_under_the_panels(counts, said):
     panels = [BoxPanel("a", {"raw": {"CE": [1.0] * n}}) for n in counts]
-    assert box_figure(panels, columns=2)._supxlabel.get_text() == said
+    assert box_figure(panels, columns=2).get_supxlabel() == said
 
 
 def test_no_empty_figure():

@@ -362,7 +362,7 @@ def test_the_report_shows_both_machines_and_averages_neither_with_the_other(tmp_
     texts = {group.name: "\n".join(report_text(group, groups)) for group in groups}
     text = texts["mine-resnet8-4-processor-Z80"]
     assert "; 1 trial of each setting. SGD" in text
-    assert "\n1 runs of this setting. Others were trained on cpu with 1 thread (6502" in text
+    assert "\n1 of the runs of this setting. Others were trained on cpu with 1 thread (6502" in text
     assert "so they are not averaged with these.\n" in text
     assert "; 2 trials of each setting. SGD" in texts["mine-resnet8-4-processor-6502"]
     alone = measure_group("it", runs[:1])

@@ -171,7 +171,7 @@ def report_text(group: Group, groups: Sequence[Group] = ()) -> Iterable[str]:
     if others:
         yield ""
         yield (
-            f"{len(group.settings)} runs of this setting. Others were trained on "
+            f"{len(group.settings)} of the runs of this setting. Others were trained on "
             + "; ".join(f"{' or '.join(map(str, other.machines))} (`{other.name}`)" for other in others)
             + ". Their numbers differ in more than the trial, so they are not averaged with these."
         )
