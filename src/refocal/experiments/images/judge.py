@@ -118,6 +118,8 @@ def judge_errors(group: Group) -> list[ErrorCell]:
 def directions(group: Group, metric: str = "ece") -> list[Direction]:
     """Return the directions of Sec. 5 that the runs of a group can speak to.
 
+    What is said over gamma counts every trial with two gammas or more, over the gammas that it has.
+
     Args:
         group: The runs.
         metric: "ece", or "ece_15" for another number of bins.
@@ -144,28 +146,34 @@ def directions(group: Group, metric: str = "ece") -> list[Direction]:
     return found
 
 
-def _curves(*sides: Trials) -> list[list[list[float]]]:
-    """Return of each trial that has every gamma the numbers over gamma, for each side."""
-    gammas = [trials for side in sides for trials in side.values()]
-    seeds = sorted(set.intersection(*map(set, gammas))) if min(map(len, sides)) > 1 else []
-    return [[[trials[seed] for trials in side.values()] for side in sides] for seed in seeds]
+def _curves(trials: Trials) -> dict[int, dict[float, float]]:
+    """Return the numbers over gamma of each trial that has two gammas or more."""
+    curves: dict[int, dict[float, float]] = {}
+    for gamma, some in sorted(trials.items()):
+        for seed, number in some.items():
+            curves.setdefault(seed, {})[gamma] = number
+    return {seed: curve for seed, curve in curves.items() if len(curve) > 1}
 
 
 def _growth(text: str, raw: Trials) -> Iterator[Direction]:
-    curves = [sides[0] for sides in _curves(raw)]
+    curves = _curves(raw)
     if curves:
-        means = zip(raw, np.mean(curves, axis=0), strict=True)
-        numbers = ", ".join(f"{mean:.4f} (gamma {gamma:g})" for gamma, mean in means)
-        shows = sum(bool(np.all(np.diff(curve) > 0)) for curve in curves)
+        gammas = sorted({gamma for curve in curves.values() for gamma in curve})
+        means = {g: np.mean([curve[g] for curve in curves.values() if g in curve]) for g in gammas}
+        numbers = ", ".join(f"{mean:.4f} (gamma {gamma:g})" for gamma, mean in means.items())
+        shows = sum(bool(np.all(np.diff(list(curve.values())) > 0)) for curve in curves.values())
         yield Direction(text, None, shows, len(curves), numbers)
 
 
 def _steadiness(text: str, raw: Trials, psi: Trials) -> Iterator[Direction]:
-    spreads = [[float(np.ptp(side)) for side in sides] for sides in _curves(raw, psi)]
+    spreads = [
+        [float(np.ptp(list(curves[seed].values()))) for curves in (_curves(psi), _curves(raw))]
+        for seed in _curves(raw)
+    ]
     if spreads:
         a, b = np.mean(spreads, axis=0)
-        shows = sum(with_psi < plain for plain, with_psi in spreads)
-        yield Direction(text, None, shows, len(spreads), f"range {b:.4f} against {a:.4f}")
+        shows = sum(with_psi < plain for with_psi, plain in spreads)
+        yield Direction(text, None, shows, len(spreads), f"range {a:.4f} against {b:.4f}")
 
 
 def bins_matter(group: Group) -> list[str]:

@@ -291,6 +291,10 @@ def _directions(group: Group) -> Iterable[str]:
     ]
     if rows:
         yield from ["", "## The directions of the paper", ""]
+        yield from [
+            "What is said over gamma counts each trial with two gammas or more, over those it has.",
+            "",
+        ]
         yield from markdown_table(["what the paper finds", "shows in trials", "mean ECE"], rows)
         changes = bins_matter(group)
         counts = (
