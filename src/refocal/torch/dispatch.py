@@ -86,9 +86,11 @@ def choose_gradient(form: str, *tensors: Tensor | None) -> str:
 _kernels: dict[str, ModuleType] | None = None
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _has_kernels() -> bool:
     return bool(kernels())
+
+
+_has_kernels._dynamo_marked_constant = True  # type: ignore[attr-defined]  # see `refocal.torch.cuda._usable`
 
 
 def kernels() -> dict[str, ModuleType]:
