@@ -40,8 +40,8 @@ def focal_loss(
     Args:
         logits: Scores of shape (C), (N, C) or (N, C, d1, ...), or with the classes elsewhere, see ``dim``.
         target: Class indices of that shape without C, or probabilities of the same shape. An index that is
-            no class raises IndexError; where values cannot be looked at (on a GPU, inside `torch.func`, in
-            compiled code without kernels), loss and gradient are NaN.
+            no class raises IndexError; where values cannot be looked at (in kernels for GPUs, inside
+            `torch.func`, in compiled code without kernels), loss and gradient are NaN.
         gamma: A number >= 0; a list or tuple with one for each class; or a tensor that broadcasts to the rows
             (the shape without C), without gradient. In a compiled function a gamma that changes should be a
             tensor: each new number compiles the function again.
