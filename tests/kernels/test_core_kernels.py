@@ -175,6 +175,62 @@ def test_rows_that_are_no_distributions_are_refused():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("function", [refocal.psi, refocal.focal_minimizer])
+def test_what_is_no_probability_is_refused_as_without_machine_code(monkeypatch, function, library, dtype):
+    eps = np.finfo(dtype).eps
+    rows = {
+        "nothing": [0.5, 0.3, 0.2],
+        "at the edge": [0.5 + 1e-3 - 4 * eps, 0.3, 0.2],
+        "beyond the edge": [0.5 + 1e-3 + 4 * eps, 0.3, 0.2],
+        "below the edge": [0.5 - 1e-3 - 4 * eps, 0.3, 0.2],
+        "half way": [0.5 - 0.6e-3, 0.3, 0.2],
+        "negative": [0.8, 0.3, -0.1],
+        "a little negative": [0.5, 0.5, -1e-7],
+        "above 1": [1.2, 0.0, 0.0],
+        "zeros": [0.0, 0.0, 0.0],
+        "infinite": [np.inf, 0.0, 0.0],
+        "NaN": [np.nan, 0.5, 0.5],
+        "NaN and above 1": [np.nan, 7.0, 0.5],
+        "logits": [3.0, -1.0, 0.5],
+    }
+    for name, row in rows.items():
+        probs = np.full((40, 3), [0.6, 0.3, 0.1], dtype)
+        probs[23] = row
+        given = pytest.importorskip("torch").from_numpy(probs) if library == "torch" else probs
+        found = []
+        for enough in (0, 1 << 60):
+            monkeypatch.setattr(_compiled, "ENOUGH", enough)
+            try:
+                found.append(np.asarray(function(given, 2.0)))
+            except ValueError as error:
+                found.append(str(error))
+        if isinstance(found[1], str):
+            assert found[0] == found[1], name
+        else:
+            np.testing.assert_allclose(found[0], found[1], rtol=200 * TOLERANCE[probs.dtype], err_msg=name)
+            monkeypatch.setattr(_compiled, "ENOUGH", 0)
+            np.testing.assert_array_equal(np.asarray(function(given, 2.0, check=False)), found[0])
+        assert isinstance(found[0], str) == (
+            name not in ("nothing", "at the edge", "half way", "NaN", "NaN and above 1")
+        )
+    monkeypatch.setattr(_compiled, "ENOUGH", 0)
+    with pytest.raises(TypeError, match=r"^check must be True or False, got 'no'$"):
+        function(probs, 2.0, check="no")
+
+
+def test_values_are_looked_at_again_only_where_a_row_is_doubtful(monkeypatch):
+    looks = []
+    monkeypatch.setattr(focal, "check_probs", lambda *a: looks.append(a))
+    probs = np.full((40, 3), 1 / 3)
+    refocal.psi(probs, 2.0)
+    assert not looks
+    probs[7, 1] = 0.4
+    refocal.psi(probs, 2.0)
+    assert len(looks) == 1
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_sums_of_a_temperature_fit(dtype):
     rng = np.random.default_rng(6)
     z = (rng.normal(size=(50, 7)) * 9).astype(dtype)

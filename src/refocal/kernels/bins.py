@@ -9,7 +9,7 @@ import numpy as np
 from numba import carray
 
 from refocal.kernels import entries as e
-from refocal.kernels.entries import SOME, ZERO, entry, exactly, in_any_order, larger
+from refocal.kernels.entries import SOME, ZERO, body, entry, exactly, in_any_order, larger
 from refocal.kernels.machine import (
     INT,
     REAL,
@@ -55,7 +55,7 @@ def _add_first_bins(row, edge, counts, sums):
     return others
 
 
-@exactly
+@body
 def _run(record, a, probs, run):
     c, parts, count, n_bins, width = a.c, a.parts, a.count, a.n_bins, 1 + a.classwise * a.c
     sums_of_part = carray(doubles(a.sums), (parts, 3))

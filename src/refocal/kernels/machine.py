@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import cfunc, from_dtype, types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from refocal.kernels.entries import F32, SOME, entry
@@ -56,6 +55,9 @@ SOURCES = hashlib.sha256(
 
 NONE_LEFT = 1 << 62
 
+OPTIONS = {"error_model": "numpy", "fastmath": {"contract"}}
+"""Of every kernel: as those of `exactly`."""
+
 LONG = 2.0
 """A compilation that takes more seconds than this is said."""
 
@@ -87,9 +89,9 @@ class Kernel:
         signature = types.void(types.CPointer(from_dtype(self.record)))
         start = time.monotonic()
         try:
-            compiled = cfunc(signature, error_model="numpy", cache=True)(self.function)
+            compiled = cfunc(signature, **OPTIONS, cache=True)(self.function)
         except Exception:  # no folder to keep it in, no room, or what is kept is damaged
-            compiled = cfunc(signature, error_model="numpy")(self.function)
+            compiled = cfunc(signature, **OPTIONS)(self.function)
         call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(compiled.address)
         call.compiled = compiled  # which owns the machine code
         if (seconds := time.monotonic() - start) > LONG:
@@ -253,7 +255,9 @@ def _stack(kind: Any, word: ir.Type) -> Any:
         """Return memory for `SOME` numbers on the stack of the function that calls it, a kernel."""
 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            memory = cgutils.alloca_once(builder, ir.ArrayType(word, SOME))
+            # Not by Numba's own function, which fills it with zeros: LLVM takes seconds for each of them.
+            with builder.goto_entry_block():
+                memory = builder.alloca(ir.ArrayType(word, SOME))
             memory.align = 64
             return builder.bitcast(memory, word.as_pointer())
 

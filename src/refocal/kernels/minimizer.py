@@ -13,7 +13,7 @@ from numba import carray
 
 from refocal.kernels import entries as e
 from refocal.kernels import real
-from refocal.kernels.entries import ONE, SOME, ZERO, F, exactly, in_any_order, wide
+from refocal.kernels.entries import ONE, SOME, ZERO, F, body, exactly, in_any_order, wide
 from refocal.kernels.machine import (
     INT,
     REAL,
@@ -165,7 +165,7 @@ def _multiply(row, by, result):
         result[j] = row[j] * by
 
 
-@exactly
+@body
 def _run(record, u, eta, result, run, shares_of, a, x, q, work, r, g, numbers, of_rows):
     """Fill the result, part by part."""
     c, parts, count, gamma = u.c, u.parts, u.count, u.gamma
@@ -182,7 +182,7 @@ def _run(record, u, eta, result, run, shares_of, a, x, q, work, r, g, numbers, o
     slope = (1.0 + 2.0 * gamma * odds + gamma * (gamma - 1.0) * odds * ratio) / (1.0 + gamma * ratio)
     part, first, last = next_part(record, parts, count)
     while part < parts:
-        left = 0.0
+        left, doubtful = 0.0, 0.0
         for start in range(first, last, step):
             stop = min(start + step, last)
             p = gathered(eta, u.eta_outer, u.eta_class, u.eta_inner, u.eta_step, c, start, stop, run)
@@ -190,6 +190,7 @@ def _run(record, u, eta, result, run, shares_of, a, x, q, work, r, g, numbers, o
             out = result[start * c : stop * c] if in_place else run[:n]
             for i in range(0, n, c):
                 top = e.largest(p[i : i + c])
+                slopes[i // c] = top
                 if _divide(p[i : i + c], top, numbers[3 * MANY + 4], shares_of[i : i + c]) or not top > ZERO:
                     shares_of[i] = np.nan
             _logs(shares_of[:n], a[:n])
@@ -197,6 +198,7 @@ def _run(record, u, eta, result, run, shares_of, a, x, q, work, r, g, numbers, o
                 i = k * c
                 tops[k] = i + _first(shares_of[i : i + c], ONE)
                 rest = e.rest_of(shares_of[i : i + c])
+                doubtful += 0.0 if abs(slopes[k] * (1.0 + rest) - 1.0) <= u.sum_tolerance else 1.0
                 rests[k] = rest if rest > u.least and rest < math.inf else (0.0 if rest == 0.0 else np.nan)
                 # Of a sure label all other classes move up by the same amount.
                 lift = (
@@ -247,13 +249,14 @@ def _run(record, u, eta, result, run, shares_of, a, x, q, work, r, g, numbers, o
                     out[i : i + c] = np.nan
             if not in_place:
                 put_back(u, result, c, start, stop, out)
-        sums[part, 0] = left
+        sums[part, 0], sums[part, 1] = left, doubtful
         part, first, last = next_part(record, parts, count)
 
 
 FIELDS = {
     "c": INT,
     "eta": ROWS,
+    "sum_tolerance": REAL,
     "least": REAL,
     "gamma": REAL,
     "tolerance": REAL,
@@ -261,13 +264,14 @@ FIELDS = {
     "steps": INT,
     "result": ROWS,
 }
-"""How many classes; the posterior; what the others must have against the top; gamma; the relative step that
-is the last one; the smallest normal number; how many steps there may be; where the scores go."""
+"""How many classes; the posterior, and how far its sum may be from 1 before a row is doubtful; what all
+others must have against the top; gamma; the relative step that is the last one; the smallest normal number;
+how many steps there may be; where the scores go."""
 
 
 @kernel(**FIELDS)
 def minimizer_of_floats(record):
-    """The minimiser in single precision; its first sum is the number of rows that are left to the caller."""
+    """The minimiser in single precision; it sums up the rows left to the caller, and the doubtful ones."""
     u = carray(record, 1)[0]
     heap = np.empty(8 * u.c if u.c > SOME else 0, np.float32)
     at = heap.ctypes.data

@@ -10,7 +10,7 @@ from numba import carray
 
 from refocal.kernels import entries as e
 from refocal.kernels import real
-from refocal.kernels.entries import SOME, ZERO, F, exactly, in_any_order
+from refocal.kernels.entries import SOME, ZERO, F, body, exactly, in_any_order
 from refocal.kernels.machine import (
     INT,
     REAL,
@@ -47,7 +47,7 @@ def _sums(t, f):
     return zeroth, first, second
 
 
-@exactly
+@body
 def _run(record, a, z, run, t, f, numbers):
     c, parts, count = a.c, a.parts, a.count
     out = carray(doubles(a.out), (3, count))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from numba import carray
 
 from refocal.kernels import real
-from refocal.kernels.entries import ONE, SOME, ZERO, F, entry, exactly, wide
+from refocal.kernels.entries import ONE, SOME, ZERO, F, body, entry, exactly, wide
 from refocal.kernels.machine import INT, REAL, doubles, floats, kernel, next_part
 
 SMALL = F(1e-8)
@@ -43,7 +43,7 @@ def _posterior(z, gamma, shift, result):
         result[j] = (x if t < ZERO else ONE) / (ONE + x)
 
 
-@exactly
+@body
 def _run(record, a, z, result, numbers):
     numbers[0], numbers[1] = a.gamma, a.shift
     part, first, last = next_part(record, a.parts, a.count)

@@ -15,7 +15,7 @@ from numba import carray
 
 from refocal.kernels import entries as e
 from refocal.kernels import real
-from refocal.kernels.entries import ONE, SOME, ZERO, F, exactly, wide
+from refocal.kernels.entries import ONE, SOME, ZERO, F, body, exactly, wide
 from refocal.kernels.machine import (
     INT,
     REAL,
@@ -175,7 +175,7 @@ def _multiply(row, by, result):
         result[j] = row[j] * by
 
 
-@exactly
+@body
 def _run(record, a, z, result, run, t, q, work, phi, gammas, shifts, numbers, of_rows):
     """Fill the result, part by part."""
     c, parts, count, logarithm, own = a.c, a.parts, a.count, a.logarithm, a.own
@@ -184,6 +184,7 @@ def _run(record, a, z, result, run, t, q, work, phi, gammas, shifts, numbers, of
     step = max(1, min(MANY, SOME // c))
     shares, log_sums, log_phis = numbers[:MANY], numbers[MANY : 2 * MANY], numbers[2 * MANY : 3 * MANY]
     rests, gammas_of_top, tops = of_rows[:MANY], of_rows[MANY : 2 * MANY], of_rows[2 * MANY : 3 * MANY]
+    largest = of_rows[3 * MANY :]
     for j in range(min(count, step) * c):
         gammas[j] = of_class[0, j % c] if own else a.gamma
     for j in range(c):
@@ -192,16 +193,18 @@ def _run(record, a, z, result, run, t, q, work, phi, gammas, shifts, numbers, of
     gammas_of_top[:] = a.gamma
     part, first, last = next_part(record, parts, count)
     while part < parts:
-        left = 0.0
+        left, doubtful = 0.0, 0.0
         for start in range(first, last, step):
             stop = min(start + step, last)
             x = gathered(z, a.z_outer, a.z_class, a.z_inner, a.z_step, c, start, stop, run)
             n, m = x.size, stop - start
             # The scores were read: their copy may be overwritten.
             out = result[start * c : stop * c] if in_place else run[:n]
-            for i in range(0, n, c):
+            for r in range(m):
+                i = r * c
                 row = x[i : i + c]
                 top = e.largest(row)
+                largest[r] = top
                 if a.scores and _divide(row, top, q[i : i + c]) < ZERO:
                     q[i] = np.nan
                 elif not a.scores:
@@ -212,6 +215,8 @@ def _run(record, a, z, result, run, t, q, work, phi, gammas, shifts, numbers, of
                 real.exps(t[:n], q)
             for r in range(m):
                 rests[r] = e.rest_of(q[r * c : r * c + c])
+                if a.scores and not abs(largest[r] * (1.0 + rests[r]) - 1.0) <= a.tolerance:
+                    doubtful += 1.0
                 if own:
                     k = 0
                     while k < c - 1 and q[r * c + k] != ONE:
@@ -255,7 +260,7 @@ def _run(record, a, z, result, run, t, q, work, phi, gammas, shifts, numbers, of
                     out[i : i + c] = np.nan
             if not in_place:
                 put_back(a, result, c, start, stop, out)
-        sums[part, 0] = left
+        sums[part, 0], sums[part, 1] = left, doubtful
         part, first, last = next_part(record, parts, count)
 
 
@@ -263,6 +268,7 @@ FIELDS = {
     "c": INT,
     "z": ROWS,
     "scores": INT,
+    "tolerance": REAL,
     "least": REAL,
     "gamma": REAL,
     "own": INT,
@@ -270,14 +276,15 @@ FIELDS = {
     "logarithm": INT,
     "result": ROWS,
 }
-"""How many classes; logits, or ``scores`` of rows with sum 1; the share of the others, against the top, below
-which a row is left to the caller; gamma, or whether each class has its ``own``, and where gammas are and,
-behind them, what is added to log h of each class; whether the logarithm is wanted, and where it goes."""
+"""How many classes; logits, or ``scores`` of rows with sum 1, and how far from it the sum may be before a row
+is doubtful; the share of the others, against the top, below which a row is left to the caller; gamma, or
+whether each class has its ``own``, and where gammas are and, behind them, what is added to log h of each
+class; whether the logarithm is wanted, and where it goes."""
 
 
 @kernel(**FIELDS)
 def psi_of_floats(record):
-    """Psi in single precision; its first sum is the number of rows that are left to the caller."""
+    """Psi in single precision; its sums are the numbers of rows that are left to the caller, and doubtful."""
     a = carray(record, 1)[0]
     heap = np.empty(7 * a.c if a.c > SOME else 0, np.float32)
     at = heap.ctypes.data
