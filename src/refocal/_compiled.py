@@ -152,6 +152,23 @@ def moments(z: Array, b: float) -> Array | None:
     return out
 
 
+def psi_nll(z: Array, labels: Array, b: float, gamma: float) -> Array | None:
+    """Return six sums over rows of logits (n, K) for psi after a temperature 1 / b.
+
+    That are the NLL, its slopes by log b and gamma, and the Fisher information: of log b, of both, of gamma.
+    """
+    module = kernels.load("fits") if _fits(z) else None
+    where = None if module is None else _rows(z, 1)
+    if module is None or where is None or gamma > LARGEST_GAMMA:
+        return None
+    threads, labels = _threads(z), np.ascontiguousarray(labels)  # they may be those of every n-th row
+    out = np.zeros((8 * threads, 6))
+    run = module.fits_of_floats if _size(z) == 4 else module.fits_of_doubles
+    fields = (z.shape[1], *where, _address(labels), b, gamma, out.ctypes.data)
+    run(len(z), z.size, threads, _team(z), (z, labels, out), *fields)
+    return out.sum(axis=0)
+
+
 def bins(
     probs: Array,
     labels: Array,
