@@ -24,6 +24,7 @@ from refocal.kernels.machine import (
     next_part,
     stack,
     stack_of_doubles,
+    view,
 )
 from refocal.kernels.psi import ENDLESS
 from refocal.kernels.tiles import gathered, hold, memory, memory_of_doubles
@@ -119,13 +120,13 @@ def _run(record, u, z, run, t, f):
             stop = min(start + step, last)
             x = gathered(z, u.z_outer, u.z_class, u.z_inner, u.z_step, c, start, stop, run)
             for r in range(start, stop):
-                row, y = x[(r - start) * c : (r - start) * c + c], labels[r]
+                row, y = view(x, (r - start) * c, (r - start) * c + c), labels[r]
                 k = _top(row)
-                _scaled(row, np.float64(row[k]), u.b, t[:c])
+                _scaled(row, np.float64(row[k]), u.b, view(t, 0, c))
                 t[k] = -math.inf
-                second = _largest(t[:c])
+                second = _largest(view(t, 0, c))
                 t[k] = 2.0 * MASKED  # its share is 0, even if all others are masked
-                share, of_t = _shares(t[:c], second, f[:c])
+                share, of_t = _shares(view(t, 0, c), second, view(f, 0, c))
                 log_odds = math.log(share) + second
                 rest = math.exp(log_odds)  # (1 - q) / q of the top
                 log_total = math.log1p(rest)
@@ -138,7 +139,7 @@ def _run(record, u, z, run, t, f):
                 g_top = -log_rest - ratio / bend
                 by, mean_t = math.exp(second - log_total), rest * mean_t
                 s, sb, sg, sbb, sbg, sgg = _weigh(
-                    t[:c], f[:c], by, log_total, mean_t, gamma, a_top, b_top, g_top
+                    view(t, 0, c), view(f, 0, c), by, log_total, mean_t, gamma, a_top, b_top, g_top
                 )
                 s += 1.0
                 sb, sg = sb / s, sg / s

@@ -24,6 +24,7 @@ import numpy as np
 from llvmlite import ir
 from numba import cfunc, from_dtype, types
 from numba.extending import intrinsic
+from numba.np.arrayobj import populate_array
 
 from refocal.kernels.entries import F32, SOME, entry
 
@@ -244,6 +245,31 @@ def _pointer(kind: Any) -> Any:
         return types.CPointer(kind)(types.int64), codegen
 
     return at
+
+
+@intrinsic
+def view(typingctx: Any, x: Any, start: Any, stop: Any) -> Any:
+    """Return x[start:stop] for bounds that are within x.
+
+    Numba's own slices allow for all others and count users of the memory, which is most of what is compiled.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = signature.args[0]
+        source = context.make_array(kind)(context, builder, args[0])
+        result = context.make_array(kind)(context, builder)
+        size = context.get_constant(types.intp, kind.dtype.bitwidth // 8)
+        populate_array(
+            result,
+            data=builder.gep(source.data, [args[1]]),
+            shape=(builder.sub(args[2], args[1]),),
+            strides=(size,),
+            itemsize=size,
+            meminfo=None,
+        )
+        return result._getvalue()
+
+    return x(x, types.intp, types.intp), codegen
 
 
 floats, doubles, integers = _pointer(types.float32), _pointer(types.float64), _pointer(types.int64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from numba import carray
 
 from refocal.kernels.entries import SOME, ZERO, body, exactly
-from refocal.kernels.machine import doubles, floats
+from refocal.kernels.machine import doubles, floats, view
 
 
 @exactly
@@ -30,9 +30,9 @@ def _copy_rows(x, outer, cls, inner, step, c, start, stop, run, into):
 def gathered(x, outer, cls, inner, step, c, start, stop, run):
     """Return rows as a run of numbers: where they are if they lie so, else a copy in ``run``."""
     if inner == 1 and outer == c and cls == 1:
-        return x[start * c : stop * c]
+        return view(x, start * c, stop * c)
     _copy_rows(x, outer, cls, inner, step, c, start, stop, run, True)
-    return run[: (stop - start) * c]
+    return view(run, 0, (stop - start) * c)
 
 
 @body
