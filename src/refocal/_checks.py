@@ -195,14 +195,19 @@ def check_positive_gamma(gamma: object) -> Array | float:
     return given
 
 
+def check_flag(check: object) -> None:
+    """Raise where ``check`` is neither True nor False."""
+    if not isinstance(check, bool):
+        raise TypeError(f"check must be True or False, got {check!r}")
+
+
 def check_probs(name: str, x: Array, axis: int | None, check: bool = True) -> None:
     """Raise where values are no probabilities: in [0, 1] and, in each row along ``axis``, with sum 1.
 
     Without an axis each entry is a probability of its own. Values are looked at where they are at hand:
     NumPy arrays, and outside tracing CPU tensors and JAX arrays on the CPU. Rows with a NaN pass.
     """
-    if not isinstance(check, bool):
-        raise TypeError(f"check must be True or False, got {check!r}")
+    check_flag(check)
     values = at_hand(x) if check else None
     if values is None or 0 in values.shape:
         return
@@ -244,11 +249,8 @@ def _check_closely(name: str, values: Array, axis: int | None, tolerance: float)
     if axis is None:
         raise ValueError(f"{name} must be in [0, 1], got {got}{place}{_resemblance(v[known], False)}")
     other = _other_axis(given, axis, tolerance)
-    like = (
-        _resemblance(v[known], True)
-        if other is None
-        else f"; these sum to 1 along axis {other}: use axis={other}"
-    )
+    turned = f"; these sum to 1 along axis {other}: use axis={other}"
+    like = _resemblance(v[known], True) if other is None else turned
     raise ValueError(
         f"{name} must be probabilities, in [0, 1] and with sum 1 in each row (within {tolerance:g}), "
         f"got {got}{place}{like}"

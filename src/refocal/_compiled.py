@@ -18,6 +18,7 @@ import numpy as np
 
 from refocal import kernels
 from refocal._arrays import Array, is_numpy, namespace, works_in_blocks
+from refocal._checks import TOLERANCE
 
 ENOUGH = 1 << 18
 """From so many entries on: array operations do fewer in some milliseconds, while Numba takes half a second to
@@ -32,6 +33,10 @@ LARGEST_BINS = 1 << 22
 LEAST_REST = {4: 1e-25, 8: 1e-280}
 """By the size of a number: what the other classes have, against the top, below which a row is left out."""
 
+DOUBTFUL = 0.5 * TOLERANCE
+"""How far from 1 the sum of a row may be before the values are checked: half of what the check lets pass, so
+that no rounding of a sum in single precision, here or there, decides."""
+
 
 def psi(
     x: Array,
@@ -40,18 +45,18 @@ def psi(
     *,
     plain: Callable[[Array], Array],
     logarithm: bool = True,
-    scores: bool = False,
+    check: Callable[[], None] | None = None,
     log_weights: tuple[float, ...] | None = None,
 ) -> Array | None:
     """Return psi or its logarithm.
 
     Args:
-        x: Logits, or if ``scores`` the scores themselves.
+        x: Logits, or the scores themselves if there is a ``check``.
         gamma: A number, or one for each class.
         axis: The class axis, >= 0.
         plain: The same in array operations, for rows (n, K) that machine code leaves out.
         logarithm: Whether the logarithm is wanted.
-        scores: See x.
+        check: Raises where scores are no probabilities; it is called where a row does not look like them.
         log_weights: What is subtracted from log h of each class.
     """
     own = log_weights is not None or isinstance(gamma, tuple)
@@ -69,12 +74,19 @@ def psi(
     size = _size(x)
     run = module.psi_of_floats if size == 4 else module.psi_of_doubles
     first, at = (0.0, of_class.ctypes.data) if own else (gammas[0], 0)
-    fields = (k, *where, scores, LEAST_REST[size], first, own, at, logarithm, *_written(out, axis))
-    return _run(run, x, out, axis, (x, out, of_class), fields, plain)
+    limits = (check is not None, DOUBTFUL, LEAST_REST[size])
+    fields = (k, *where, *limits, first, own, at, logarithm, *_written(out, axis))
+    return _run(run, x, out, axis, (x, out, of_class), fields, plain, check)
 
 
 def minimizer(
-    posterior: Array, gamma: float, axis: int, *, plain: Callable[[Array], Array], steps: int
+    posterior: Array,
+    gamma: float,
+    axis: int,
+    *,
+    plain: Callable[[Array], Array],
+    check: Callable[[], None],
+    steps: int,
 ) -> Array | None:
     """Return `refocal.focal_minimizer`.
 
@@ -83,6 +95,7 @@ def minimizer(
         gamma: A number.
         axis: The class axis, >= 0.
         plain: The same in array operations, for rows (n, K) that machine code leaves out.
+        check: As of `psi`.
         steps: How many steps of Newton's method there may be.
     """
     module = None
@@ -96,8 +109,9 @@ def minimizer(
     # Newton's error after a step goes with the step's square, and with the curvature, at most gamma.
     info = np.finfo(np.float32 if size == 4 else np.float64)
     tolerance = float(info.eps) ** 0.5 / (4 + 4 * gamma)
-    fields = (k, *where, LEAST_REST[size], gamma, tolerance, float(info.tiny), steps, *_written(out, axis))
-    return _run(run, posterior, out, axis, (posterior, out), fields, plain)
+    limits = (DOUBTFUL, LEAST_REST[size])
+    fields = (k, *where, *limits, gamma, tolerance, float(info.tiny), steps, *_written(out, axis))
+    return _run(run, posterior, out, axis, (posterior, out), fields, plain, check)
 
 
 def binary_posterior(z: Array, gamma: float, shift: float, *, logarithm: bool) -> Array | None:
@@ -136,6 +150,23 @@ def moments(z: Array, b: float) -> Array | None:
     run = module.moments_of_floats if _size(z) == 4 else module.moments_of_doubles
     run(n, n * k, _threads(z), _team(z), (z, out), k, *where, b, out.ctypes.data)
     return out
+
+
+def psi_nll(z: Array, labels: Array, b: float, gamma: float) -> Array | None:
+    """Return six sums over rows of logits (n, K) for psi after a temperature 1 / b.
+
+    That are the NLL, its slopes by log b and gamma, and the Fisher information: of log b, of both, of gamma.
+    """
+    module = kernels.load("fits") if _fits(z) else None
+    where = None if module is None else _rows(z, 1)
+    if module is None or where is None or gamma > LARGEST_GAMMA:
+        return None
+    threads, labels = _threads(z), np.ascontiguousarray(labels)  # they may be those of every n-th row
+    out = np.zeros((8 * threads, 6))
+    run = module.fits_of_floats if _size(z) == 4 else module.fits_of_doubles
+    fields = (z.shape[1], *where, _address(labels), b, gamma, out.ctypes.data)
+    run(len(z), z.size, threads, _team(z), (z, labels, out), *fields)
+    return out.sum(axis=0)
 
 
 def bins(
@@ -197,10 +228,13 @@ def _run(
     owners: tuple[Any, ...],
     fields: tuple[Any, ...],
     plain: Callable[[Array], Array],
+    check: Callable[[], None] | None,
 ) -> Array:
     """Return what a kernel wrote; rows that it left out, which are NaN, are computed plainly."""
     n = _entries(x) // x.shape[axis]
-    left, _ = kernel(n, _entries(x), _threads(x), _team(x), owners, *fields)
+    left, doubtful = kernel(n, _entries(x), _threads(x), _team(x), owners, *fields)
+    if doubtful and check is not None:
+        check()
     if left:
         rows, result = (namespace(x).moveaxis(a, axis, -1) for a in (x, out))
         which = namespace(x).isnan(result[..., 0])

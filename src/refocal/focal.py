@@ -35,6 +35,7 @@ from refocal._arrays import (
     working_dtype,
 )
 from refocal._checks import (
+    check_flag,
     check_floats,
     check_gamma,
     check_probs,
@@ -124,12 +125,14 @@ def psi(probs: Any, gamma: Numbers, *, axis: int = -1, check: bool = True) -> An
     """
     probs, axis = check_scores("probs", probs, axis)
     gamma = check_gamma(gamma, probs, axis)
-    check_probs("probs", probs, axis, check)
+    check_flag(check)
+    look = functools.partial(check_probs, "probs", probs, axis, check)
     if isinstance(gamma, float):
         plain = functools.partial(_rows_of, psi_body, gamma)
-        found = compiled.psi(probs, gamma, axis, plain=plain, logarithm=False, scores=True)
+        found = compiled.psi(probs, gamma, axis, plain=plain, logarithm=False, check=look)
         if found is not None:
             return found
+    look()
     return map_rows(psi_body, probs, gamma, axis=axis, kernel=_psi_kernel if _is_small(gamma) else None)
 
 

@@ -31,7 +31,7 @@ from refocal._arrays import (
     total,
     works_in_blocks,
 )
-from refocal._checks import check_gamma, check_probs, check_scores
+from refocal._checks import check_flag, check_gamma, check_probs, check_scores
 from refocal.focal import Gamma, gamma_of_top, log_phi
 
 MAX_STEPS = 200
@@ -75,13 +75,15 @@ def focal_minimizer(posterior: Any, gamma: Numbers, *, axis: int = -1, check: bo
     """
     posterior, axis = check_scores("posterior", posterior, axis)
     gamma = check_gamma(gamma, posterior, axis)
-    check_probs("posterior", posterior, axis, check)
+    check_flag(check)
+    look = functools.partial(check_probs, "posterior", posterior, axis, check)
     xp = namespace(posterior)
     if isinstance(gamma, float):
         plain = functools.partial(_minimizer_of_rows, gamma)
-        found = compiled.minimizer(posterior, gamma, axis, plain=plain, steps=MAX_STEPS)
+        found = compiled.minimizer(posterior, gamma, axis, plain=plain, check=look, steps=MAX_STEPS)
         if found is not None:
             return found
+    look()
     if not (
         isinstance(gamma, float)
         and works_in_blocks(posterior)

@@ -12,6 +12,8 @@ import pytest
 import refocal
 from refocal import _compiled, focal, minimizer
 from refocal._arrays import map_rows
+from refocal._rows import Rows
+from refocal.calibration import _search
 
 pytest.importorskip("numba")
 
@@ -82,7 +84,7 @@ def test_psi_and_its_inverse_are_those_of_array_operations(shape, axis, dtype):
 def test_machine_code_ran_in_these_tests(monkeypatch):
     """Not the array operations beside it."""
     called = []
-    for name in ("psi", "minimizer", "bins", "moments", "odds"):
+    for name in ("psi", "minimizer", "bins", "moments", "odds", "fits"):
         module = __import__(f"refocal.kernels.{name}", fromlist=["_"])
         for kind in ("floats", "doubles"):
             kernel = getattr(module, f"{name}_of_{kind}")
@@ -96,7 +98,8 @@ def test_machine_code_ran_in_these_tests(monkeypatch):
     refocal.ece(probs, np.array([0, 1]))
     _compiled.moments(np.array([[0.0, 1.0]]), 1.0)
     refocal.SigmoidFocal().posterior(np.zeros(3))
-    assert called == ["psi", "psi", "minimizer", "bins", "moments", "odds"]
+    _compiled.psi_nll(np.array([[0.0, 1.0]]), np.array([0]), 1.0, 2.0)
+    assert called == ["psi", "psi", "minimizer", "bins", "moments", "odds", "fits"]
 
 
 @pytest.mark.parametrize("gamma", [0.5, 2.0, 5.0])
@@ -175,6 +178,62 @@ def test_rows_that_are_no_distributions_are_refused():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("function", [refocal.psi, refocal.focal_minimizer])
+def test_what_is_no_probability_is_refused_as_without_machine_code(monkeypatch, function, library, dtype):
+    eps = np.finfo(dtype).eps
+    rows = {
+        "nothing": [0.5, 0.3, 0.2],
+        "at the edge": [0.5 + 1e-3 - 4 * eps, 0.3, 0.2],
+        "beyond the edge": [0.5 + 1e-3 + 4 * eps, 0.3, 0.2],
+        "below the edge": [0.5 - 1e-3 - 4 * eps, 0.3, 0.2],
+        "half way": [0.5 - 0.6e-3, 0.3, 0.2],
+        "negative": [0.8, 0.3, -0.1],
+        "a little negative": [0.5, 0.5, -1e-7],
+        "above 1": [1.2, 0.0, 0.0],
+        "zeros": [0.0, 0.0, 0.0],
+        "infinite": [np.inf, 0.0, 0.0],
+        "NaN": [np.nan, 0.5, 0.5],
+        "NaN and above 1": [np.nan, 7.0, 0.5],
+        "logits": [3.0, -1.0, 0.5],
+    }
+    for name, row in rows.items():
+        probs = np.full((40, 3), [0.6, 0.3, 0.1], dtype)
+        probs[23] = row
+        given = pytest.importorskip("torch").from_numpy(probs) if library == "torch" else probs
+        found = []
+        for enough in (0, 1 << 60):
+            monkeypatch.setattr(_compiled, "ENOUGH", enough)
+            try:
+                found.append(np.asarray(function(given, 2.0)))
+            except ValueError as error:
+                found.append(str(error))
+        if isinstance(found[1], str):
+            assert found[0] == found[1], name
+        else:
+            np.testing.assert_allclose(found[0], found[1], rtol=200 * TOLERANCE[probs.dtype], err_msg=name)
+            monkeypatch.setattr(_compiled, "ENOUGH", 0)
+            np.testing.assert_array_equal(np.asarray(function(given, 2.0, check=False)), found[0])
+        assert isinstance(found[0], str) == (
+            name not in ("nothing", "at the edge", "half way", "NaN", "NaN and above 1")
+        )
+    monkeypatch.setattr(_compiled, "ENOUGH", 0)
+    with pytest.raises(TypeError, match=r"^check must be True or False, got 'no'$"):
+        function(probs, 2.0, check="no")
+
+
+def test_values_are_looked_at_again_only_where_a_row_is_doubtful(monkeypatch):
+    looks = []
+    monkeypatch.setattr(focal, "check_probs", lambda *a: looks.append(a))
+    probs = np.full((40, 3), 1 / 3)
+    refocal.psi(probs, 2.0)
+    assert not looks
+    probs[7, 1] = 0.4
+    refocal.psi(probs, 2.0)
+    assert len(looks) == 1
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_sums_of_a_temperature_fit(dtype):
     rng = np.random.default_rng(6)
     z = (rng.normal(size=(50, 7)) * 9).astype(dtype)
@@ -185,6 +244,40 @@ def test_sums_of_a_temperature_fit(dtype):
     np.testing.assert_allclose(
         _compiled.moments(z, 0.7), expected, rtol=20 * TOLERANCE[z.dtype] / 2, atol=1e-30
     )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(300, 20), (500, 2), (4, 5000)])
+def test_sums_of_a_focal_temperature_fit_are_those_of_array_operations(monkeypatch, shape, dtype):
+    rng = np.random.default_rng(8)
+    z = (rng.normal(size=shape) * 5).astype(dtype)
+    labels = rng.integers(shape[1], size=shape[0])
+    z[0, 1], z[1, 1:], z[2, 0] = -np.inf, -np.inf, 900  # masked, all but one masked, far ahead
+    labels[:3] = 0
+    for x in layouts(z):
+        rows = Rows("logits", x, "logits", 1e-3, labels)
+        for point in ((0.0, 0.0), (-1.0, 2.0), (0.7, 0.5), (-0.5, 16.0)):
+            found = []
+            for enough in (0, 1 << 60):
+                monkeypatch.setattr(_compiled, "ENOUGH", enough)
+                parts = _search.psi_nll_at(rows, np.array(point))
+                found.append(np.concatenate([np.ravel(part) for part in parts]))
+            np.testing.assert_allclose(*found, rtol=1e-10, atol=1e-12 * np.abs(found[1]).max())
+
+
+def test_the_slopes_of_that_fit_are_those_of_its_value():
+    rng = np.random.default_rng(9)
+    z, labels = rng.normal(size=(200, 6)) * 3, rng.integers(6, size=200)
+    rows = Rows("logits", z, "logits", 1e-3, labels[::-1][::-1])
+    point, h = np.array([-0.2, 1.7]), 1e-5
+    value, slope, _ = _search.psi_nll_at(rows, point)
+    assert value == pytest.approx(
+        -refocal.log_psi(np.exp(-0.2) * z, 1.7)[np.arange(200), labels].mean(), 1e-13
+    )
+    for i in range(2):
+        step = h * np.eye(2)[i]
+        above, below = (_search.psi_nll_at(rows, point + s)[0] for s in (step, -step))
+        assert slope[i] == pytest.approx((above - below) / (2 * h), rel=1e-8)
 
 
 def test_tensors_in_threads_and_what_is_left_to_array_operations():

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from refocal._rows import Floats
-from refocal.calibration._problem import Problem
+from refocal._rows import Floats, Rows
 from refocal.metrics.intervals import Interval, interval_of
 from refocal.metrics.stats import stats_of
 
@@ -18,27 +17,20 @@ RESAMPLED_ENTRIES, FEWEST_RESAMPLES = 5 * 10**7, 100
 
 
 def measure(
-    problem: Problem,
-    log_probs: Floats,
-    losses: Floats,
-    level: float,
-    n_bins: int,
-    n_resamples: int,
-    seed: int,
+    held_out: Rows, losses: Floats, level: float, n_bins: int, n_resamples: int, seed: int
 ) -> dict[str, Any]:
-    """Return every metric of held-out log-probabilities, (n, K) or of y = 1 for each entry, and the bins."""
-    n_resamples = min(n_resamples, max(FEWEST_RESAMPLES, RESAMPLED_ENTRIES // problem.z.size))
-    held_out = problem.held_out(log_probs)
+    """Return every metric of held-out probabilities, (n, K) or of y = 1 for each entry, and the bins."""
+    n_resamples = min(n_resamples, max(FEWEST_RESAMPLES, RESAMPLED_ENTRIES // held_out.values.size))
     found: dict[str, Any] = {"nll": _mean_interval(losses, level), "stats": stats_of(held_out, n_bins)}
     for name in ("brier", "error_rate"):
         found[name] = interval_of(name, held_out, level, "analytic")
     drawn = n_bins, None, n_resamples, seed
-    if problem.task == "multilabel":
+    if held_out.task == "multilabel":
         found["ece"] = interval_of("ece", held_out, level, "bootstrap", *drawn)
         found["classwise_ece"] = interval_of("ece", held_out, level, "bootstrap", *drawn, "macro")
         return found
     found["ece"] = interval_of("ece", held_out, level, "analytic", n_bins)
-    if problem.task == "binary":
+    if held_out.task == "binary":
         found["classwise_ece"] = found["ece"]  # one label, so one mean
     else:
         found["classwise_ece"] = interval_of("classwise_ece", held_out, level, "bootstrap", *drawn)

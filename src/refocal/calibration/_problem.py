@@ -110,23 +110,36 @@ class Problem:
         z = np.ascontiguousarray(self.z[:, j : j + 1])
         return replace(_entries("binary", z, self.one[:, j : j + 1], self.given), at=self.at)
 
-    def held_out(self, log_probs: Floats) -> Rows:
-        """Return rows with the same labels and these log-probabilities, (n, K) or of y = 1 for each entry."""
-        if self.kind != "sigmoid":
-            return self.rows.log_probs(log_probs)
-        probs = np.minimum(np.exp(log_probs), 1)
-        values = probs if self.task == "multilabel" else probs[:, 0]
-        return Rows("probs", values, "probs", SUM_TOLERANCE, self.labels.reshape(-1), task=self.task)
+    def held_out(self, probs: Floats) -> Rows:
+        """Return rows with the same labels and these probabilities, (n, K) or of y = 1 for each entry."""
+        labels, task = self.labels.reshape(-1), None if self.kind != "sigmoid" else self.task
+        values = probs[:, 0] if task == "binary" else probs
+        return Rows("probs", values, "probs", SUM_TOLERANCE, labels, task=task)
 
     def nll(self, way: Way) -> Floats:
         """Return the NLL of each row (n,), or of each entry (n, L) for sigmoid scores, in float64."""
-        if self.kind == "sigmoid":
-            one, zero = log_both(self.z, way)
-            self._check_answers(np.isnan(one + zero).any(axis=1))
-            return -np.where(self.one, one, zero)
+        if self.kind != "sigmoid":
+            return self._nll_of(self._log_probs(way))
+        one, zero = log_both(self.z, way)
+        self._check_answers(np.isnan(one + zero).any(axis=1))
+        return -np.where(self.one, one, zero)
+
+    def answers(self, way: Way) -> tuple[Floats, Floats]:
+        """Return the probabilities of the shape of the logits, in float64, and the `nll`."""
+        if self.kind != "sigmoid":
+            log_probs = self._log_probs(way)
+            return np.exp(log_probs), self._nll_of(log_probs)
+        nll = self.nll(way)
+        return np.minimum(np.exp(log_probs_of(self.kind, self.z, way, 1)), 1), nll
+
+    def _log_probs(self, way: Way) -> Floats:
+        """Return log-probabilities of classes, scaled to sum 1 in float64."""
         log_probs = log_probs_of(self.kind, self.z, way, 1)
         self._check_answers(~np.isfinite(log_probs.max(axis=1)))
-        return -self.rows.log_probs(log_probs).values[np.arange(self.n_rows), self.labels]
+        return self.rows.log_probs(log_probs).values
+
+    def _nll_of(self, log_probs: Floats) -> Floats:
+        return -log_probs[np.arange(self.n_rows), self.labels]
 
     def _check_answers(self, missing: Booleans) -> None:
         if missing.any():

@@ -50,6 +50,9 @@ LARGEST_FREE_GAMMA = 16.0
 NO_GAIN = 1e-11
 """A step that promises less than this many nats is the last one: T and gamma can make up for each other."""
 
+ROUGHLY = 1e-6
+"""The same for a search on some of the rows, which is only to say where to begin."""
+
 Surface: TypeAlias = Callable[[Floats], tuple[float, Floats, Floats]]
 """A mean loss at (log b, another number), its gradient and its Fisher information."""
 
@@ -125,7 +128,11 @@ def psi_nll_at(rows: Rows, point: Floats) -> tuple[float, Floats, Floats]:
     With a = log h of a class, log psi_y = a_y - log sum e^a, so the gradient of the NLL is E[a'] - a'_y and
     the Fisher information Cov[a'], mean and covariance under psi.
     """
-    b, gamma = math.exp(point[0]), float(point[1])
+    b, gamma, n = math.exp(point[0]), float(point[1]), len(rows.z)
+    found = compiled.psi_nll(rows.z, rows.labels, b, gamma)
+    if found is not None:
+        value, *slopes_of_all, one, both, two = found / n
+        return float(value), np.array(slopes_of_all), np.array([[one, both], [both, two]])
     value, slope, fisher = 0.0, np.zeros(2), np.zeros((2, 2))
     for block in _blocks(rows):
         t = (rows.z[block].astype(np.float64) - rows.largest[block]) * b
@@ -165,7 +172,6 @@ def psi_nll_at(rows: Rows, point: Floats) -> tuple[float, Floats, Floats]:
             square = np.einsum("nk,nk->n", psi * slopes[i], slopes[j])
             fisher[i, j] += np.sum(square - means[i] * means[j])
     fisher[1, 0] = fisher[0, 1]
-    n = len(rows.z)
     return value / n, slope / n, fisher / n
 
 
@@ -289,11 +295,11 @@ def quasi_newton(
     The first step is that of Fisher scoring; BFGS then learns the curvature from the slopes.
     """
     value, slope, matrix = surface(point)
-    passes = 1
+    passes, gain = 1, NO_GAIN if strict else ROUGHLY
     while passes < MAX_STEPS:
         step = _bounded_step(point, slope, matrix, bounds)
         # Far out the gain of a step vanishes with the slope of a loss that falls all the way.
-        if np.abs(step).max() <= TOLERANCE / 100 or (-(slope @ step) <= NO_GAIN and not start.far(point[0])):
+        if np.abs(step).max() <= TOLERANCE / 100 or (-(slope @ step) <= gain and not start.far(point[0])):
             return Found(value, point + step, passes, True)
         if abs(point[0] + step[0] - start.centre) > LIMIT:
             if strict:

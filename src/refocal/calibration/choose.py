@@ -12,7 +12,6 @@ import numpy.typing as npt
 from refocal._checks import LEVEL, check_count, check_level, check_number
 from refocal._rows import Floats, Task
 from refocal.calibration._candidates import Candidates, Fitted, candidates
-from refocal.calibration._links import log_probs_of
 from refocal.calibration._measures import measure
 from refocal.calibration._problem import Problem, problem_of
 from refocal.calibration.method import METHODS, LabelGain, Method
@@ -131,12 +130,12 @@ def choose_calibration(
     columns, measured = {}, []
     for name in (name for name in METHODS if name in fitted and name not in skipped):
         try:
-            log_probs, of_entries = _held_out(problem, folds, name)
+            probs, of_entries = _held_out(problem, folds, name)
         except ValueError as error:  # a row without an answer
             skipped[name] = str(error)
             continue
         columns[name] = of_entries.reshape(n, -1).mean(axis=1)
-        measured.append(measure(problem, log_probs, columns[name], level, n_bins, n_resamples, seed))
+        measured.append(measure(problem.held_out(probs), columns[name], level, n_bins, n_resamples, seed))
     names, losses = list(columns), np.stack(list(columns.values()), axis=1)
     means, sampled = losses.mean(axis=0), paired_means(losses, n_resamples, seed)
 
@@ -185,14 +184,13 @@ def decide(losses: Floats, negligible: float) -> int:
 
 
 def _held_out(problem: Problem, folds: list[_Fold], name: str) -> tuple[Floats, Floats]:
-    """Return held-out log-probabilities of the shape of the logits, and the NLL of each row or entry."""
-    log_probs = np.empty_like(problem.z)
+    """Return held-out probabilities of the shape of the logits, and the NLL of each row or entry."""
+    probs = np.empty(problem.z.shape)
     losses = np.empty(problem.labels.shape)
     for fold in folds:
         way = _found(fold.fits[name]).way
-        losses[fold.at] = fold.problem.nll(way)
-        log_probs[fold.at] = log_probs_of(problem.kind, fold.problem.z, way, 1)
-    return log_probs, losses
+        probs[fold.at], losses[fold.at] = fold.problem.answers(way)
+    return probs, losses
 
 
 def _gains(

@@ -9,7 +9,7 @@ import numpy as np
 from numba import carray
 
 from refocal.kernels import entries as e
-from refocal.kernels.entries import SOME, ZERO, entry, exactly, in_any_order, larger
+from refocal.kernels.entries import SOME, ZERO, body, entry, exactly, in_any_order, larger
 from refocal.kernels.machine import (
     INT,
     REAL,
@@ -21,6 +21,7 @@ from refocal.kernels.machine import (
     next_part,
     stack,
     stack_of_doubles,
+    view,
 )
 from refocal.kernels.psi import ENDLESS
 from refocal.kernels.tiles import gathered, hold, memory, memory_of_doubles
@@ -55,7 +56,7 @@ def _add_first_bins(row, edge, counts, sums):
     return others
 
 
-@exactly
+@body
 def _run(record, a, probs, run):
     c, parts, count, n_bins, width = a.c, a.parts, a.count, a.n_bins, 1 + a.classwise * a.c
     sums_of_part = carray(doubles(a.sums), (parts, 3))
@@ -75,7 +76,7 @@ def _run(record, a, probs, run):
             stop = min(start + step, last)
             x = gathered(probs, a.p_outer, a.p_class, a.p_inner, a.p_step, c, start, stop, run)
             for r in range(start, stop):
-                row, y = x[(r - start) * c : (r - start) * c + c], labels[r]
+                row, y = view(x, (r - start) * c, (r - start) * c + c), labels[r]
                 total, least = _sum_and_least(row)
                 if not (abs(np.float64(total) - 1.0) <= a.tolerance and least >= ZERO):
                     bad += 1.0

@@ -6,6 +6,7 @@ cancels where it matters: 1 - e^x next to x = 0, log(1 + x) next to 0. NaN stays
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -28,13 +29,20 @@ I32, F32 = ir.IntType(32), ir.FloatType()
 SOME = 4096
 """Entries worked on at a time: they stay in the cache, and sums of so many may be in single precision."""
 
-exactly = njit(error_model="numpy", fastmath={"contract"})
+_called = functools.partial(njit, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+"""For functions that kernels alone call: without what Python and C would call them by, which takes as long to
+compile as the functions."""
+
+exactly = _called(fastmath={"contract"})
 """Rounding as written, but a product may be fused with a sum."""
 
-entry = njit(error_model="numpy", fastmath={"contract"}, forceinline=True)
+entry = _called(fastmath={"contract"}, forceinline=True)
 """The same for a function of one entry: a loop that has to call one is not vectorised."""
 
-in_any_order = njit(error_model="numpy", fastmath={"contract", "reassoc"})
+body = _called(fastmath={"contract"}, inline="always")
+"""For the loop of a kernel, written once for both precisions: it is not compiled by itself before."""
+
+in_any_order = _called(fastmath={"contract", "reassoc"})
 """For sums over a row, which are vectorised only if their order is free."""
 
 

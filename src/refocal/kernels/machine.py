@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import cfunc, from_dtype, types
-from numba.core import cgutils
 from numba.extending import intrinsic
+from numba.np.arrayobj import populate_array
 
 from refocal.kernels.entries import F32, SOME, entry
 
@@ -55,6 +55,9 @@ SOURCES = hashlib.sha256(
 ).hexdigest()[:16]
 
 NONE_LEFT = 1 << 62
+
+OPTIONS = {"error_model": "numpy", "fastmath": {"contract"}}
+"""Of every kernel: as those of `exactly`."""
 
 LONG = 2.0
 """A compilation that takes more seconds than this is said."""
@@ -87,9 +90,9 @@ class Kernel:
         signature = types.void(types.CPointer(from_dtype(self.record)))
         start = time.monotonic()
         try:
-            compiled = cfunc(signature, error_model="numpy", cache=True)(self.function)
+            compiled = cfunc(signature, **OPTIONS, cache=True)(self.function)
         except Exception:  # no folder to keep it in, no room, or what is kept is damaged
-            compiled = cfunc(signature, error_model="numpy")(self.function)
+            compiled = cfunc(signature, **OPTIONS)(self.function)
         call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(compiled.address)
         call.compiled = compiled  # which owns the machine code
         if (seconds := time.monotonic() - start) > LONG:
@@ -244,6 +247,31 @@ def _pointer(kind: Any) -> Any:
     return at
 
 
+@intrinsic
+def view(typingctx: Any, x: Any, start: Any, stop: Any) -> Any:
+    """Return x[start:stop] for bounds that are within x.
+
+    Numba's own slices allow for all others and count users of the memory, which is most of what is compiled.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = signature.args[0]
+        source = context.make_array(kind)(context, builder, args[0])
+        result = context.make_array(kind)(context, builder)
+        size = context.get_constant(types.intp, kind.dtype.bitwidth // 8)
+        populate_array(
+            result,
+            data=builder.gep(source.data, [args[1]]),
+            shape=(builder.sub(args[2], args[1]),),
+            strides=(size,),
+            itemsize=size,
+            meminfo=None,
+        )
+        return result._getvalue()
+
+    return x(x, types.intp, types.intp), codegen
+
+
 floats, doubles, integers = _pointer(types.float32), _pointer(types.float64), _pointer(types.int64)
 
 
@@ -253,7 +281,9 @@ def _stack(kind: Any, word: ir.Type) -> Any:
         """Return memory for `SOME` numbers on the stack of the function that calls it, a kernel."""
 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            memory = cgutils.alloca_once(builder, ir.ArrayType(word, SOME))
+            # Not by Numba's own function, which fills it with zeros: LLVM takes seconds for each of them.
+            with builder.goto_entry_block():
+                memory = builder.alloca(ir.ArrayType(word, SOME))
             memory.align = 64
             return builder.bitcast(memory, word.as_pointer())
 

@@ -13,7 +13,7 @@ from numba import carray
 
 from refocal.kernels import entries as e
 from refocal.kernels import real
-from refocal.kernels.entries import ONE, SOME, ZERO, F, exactly, in_any_order, wide
+from refocal.kernels.entries import ONE, SOME, ZERO, F, body, exactly, in_any_order, wide
 from refocal.kernels.machine import (
     INT,
     REAL,
@@ -24,8 +24,9 @@ from refocal.kernels.machine import (
     next_part,
     stack,
     stack_of_doubles,
+    view,
 )
-from refocal.kernels.psi import ENDLESS, MANY
+from refocal.kernels.psi import ENDLESS, MANY, multiply, set_scores
 from refocal.kernels.tiles import gathered, hold, memory, memory_of_doubles, put_back
 
 FLOOR = F(-1e5)
@@ -117,13 +118,6 @@ def _begin(a, lift, slope, x):
         x[j] = ZERO if y > ZERO else y
 
 
-@exactly
-def _set_scores(x, share, log_sum, q, neg_log_q):
-    for j in range(x.size):
-        q[j] *= share
-        neg_log_q[j] = log_sum - x[j]
-
-
 @in_any_order
 def _weigh(q, g, r, log_phi):
     """Add the top's part to r; return the sums of q g and of q g r."""
@@ -159,22 +153,20 @@ def _finish(shares, x):
         x[j] = ZERO if shares[j] == ONE else y
 
 
-@exactly
-def _multiply(row, by, result):
-    for j in range(row.size):
-        result[j] = row[j] * by
-
-
-@exactly
+@body
 def _run(record, u, eta, result, run, shares_of, a, x, q, work, r, g, numbers, of_rows):
     """Fill the result, part by part."""
     c, parts, count, gamma = u.c, u.parts, u.count, u.gamma
     sums = carray(doubles(u.sums), (parts, 3))
     in_place = u.result_inner == 1 and u.result_outer == c and u.result_class == 1
     step = max(1, min(MANY, SOME // c))
-    shares, log_sums = numbers[:MANY], numbers[MANY : 2 * MANY]
-    log_phis, fixed = numbers[2 * MANY : 3 * MANY], numbers[3 * MANY : 3 * MANY + 4]
-    rests, slopes, tops = of_rows[:MANY], of_rows[MANY : 2 * MANY], of_rows[2 * MANY : 3 * MANY]
+    shares, log_sums = view(numbers, 0, MANY), view(numbers, MANY, 2 * MANY)
+    log_phis, fixed = view(numbers, 2 * MANY, 3 * MANY), view(numbers, 3 * MANY, 3 * MANY + 4)
+    rests, slopes, tops = (
+        view(of_rows, 0, MANY),
+        view(of_rows, MANY, 2 * MANY),
+        view(of_rows, 2 * MANY, 3 * MANY),
+    )
     fixed[0], fixed[1] = gamma, u.tolerance
     numbers[3 * MANY + 4] = u.tiny
     # Near the uniform vector log h is linear in log q, with a slope that grows with gamma.
@@ -182,78 +174,90 @@ def _run(record, u, eta, result, run, shares_of, a, x, q, work, r, g, numbers, o
     slope = (1.0 + 2.0 * gamma * odds + gamma * (gamma - 1.0) * odds * ratio) / (1.0 + gamma * ratio)
     part, first, last = next_part(record, parts, count)
     while part < parts:
-        left = 0.0
+        left, doubtful = 0.0, 0.0
         for start in range(first, last, step):
             stop = min(start + step, last)
             p = gathered(eta, u.eta_outer, u.eta_class, u.eta_inner, u.eta_step, c, start, stop, run)
             n, m = p.size, stop - start
-            out = result[start * c : stop * c] if in_place else run[:n]
+            out = view(result, start * c, stop * c) if in_place else view(run, 0, n)
             for i in range(0, n, c):
-                top = e.largest(p[i : i + c])
-                if _divide(p[i : i + c], top, numbers[3 * MANY + 4], shares_of[i : i + c]) or not top > ZERO:
+                top = e.largest(view(p, i, i + c))
+                slopes[i // c] = top  # there is no slope yet
+                if (
+                    _divide(view(p, i, i + c), top, numbers[3 * MANY + 4], view(shares_of, i, i + c))
+                    or not top > ZERO
+                ):
                     shares_of[i] = np.nan
-            _logs(shares_of[:n], a[:n])
+            _logs(view(shares_of, 0, n), view(a, 0, n))
             for k in range(m):
                 i = k * c
-                tops[k] = i + _first(shares_of[i : i + c], ONE)
-                rest = e.rest_of(shares_of[i : i + c])
+                tops[k] = i + _first(view(shares_of, i, i + c), ONE)
+                rest = e.rest_of(view(shares_of, i, i + c))
+                doubtful += 0.0 if abs(slopes[k] * (1.0 + rest) - 1.0) <= u.sum_tolerance else 1.0
                 rests[k] = rest if rest > u.least and rest < math.inf else (0.0 if rest == 0.0 else np.nan)
                 # Of a sure label all other classes move up by the same amount.
                 lift = (
                     (-gamma * math.log(rest) - math.log1p(gamma)) / (1.0 + gamma) if rest > u.least else 0.0
                 )
                 fixed[2], fixed[3] = max(lift, 0.0), 1.0 / slope
-                _begin(a[i : i + c], fixed[2], fixed[3], x[i : i + c])
+                _begin(view(a, i, i + c), fixed[2], fixed[3], view(x, i, i + c))
                 x[int(tops[k])] = ZERO
             moved = 1
             for _ in range(u.steps):
                 if moved == 0:
                     break
                 moved = 0
-                real.exps(x[:n], q)
+                real.exps(view(x, 0, n), q)
                 for k in range(m):
                     if rests[k] > 0.0:  # neither one-hot nor left out
-                        rests[k] = max(e.rest_of(q[k * c : k * c + c]), u.least)
-                _of_rows(rests[:m], gamma, shares, log_sums, log_phis, slopes)
+                        rests[k] = max(e.rest_of(view(q, k * c, k * c + c)), u.least)
+                _of_rows(view(rests, 0, m), gamma, shares, log_sums, log_phis, slopes)
                 for k in range(m):
                     i = k * c
-                    _set_scores(x[i : i + c], shares[k], log_sums[k], q[i : i + c], work[i : i + c])
+                    set_scores(
+                        view(x, i, i + c), shares[k], log_sums[k], view(q, i, i + c), view(work, i, i + c)
+                    )
                 if gamma == 1.0 or gamma == 2.0:
-                    _whole_slopes(x[:n], q, work, a, fixed[0], r, g)
+                    _whole_slopes(view(x, 0, n), q, work, a, fixed[0], r, g)
                 else:
-                    _any_slopes(x[:n], q, work, a, fixed[0], r, g)
+                    _any_slopes(view(x, 0, n), q, work, a, fixed[0], r, g)
                 for k in range(m):
                     if not rests[k] > 0.0:
                         continue
                     i, top = k * c, int(tops[k])
                     q[top], r[top], g[top] = ZERO, ZERO, ZERO
-                    weight, total = _weigh(q[i : i + c], g[i : i + c], r[i : i + c], log_phis[k])
+                    weight, total = _weigh(
+                        view(q, i, i + c), view(g, i, i + c), view(r, i, i + c), log_phis[k]
+                    )
                     fixed[2] = total / (weight + slopes[k] / (1.0 + rests[k]))
                     fixed[3] = slopes[k] * fixed[2]
-                    moved += _step(x[i : i + c], r[i : i + c], g[i : i + c], fixed[2], fixed[3], fixed[1])
+                    moved += _step(
+                        view(x, i, i + c), view(r, i, i + c), view(g, i, i + c), fixed[2], fixed[3], fixed[1]
+                    )
                     x[top] = ZERO
             for i in range(0, n, c):
-                _finish(shares_of[i : i + c], x[i : i + c])
-            real.exps(x[:n], q)
+                _finish(view(shares_of, i, i + c), view(x, i, i + c))
+            real.exps(view(x, 0, n), q)
             for k in range(m):
                 i = k * c
-                shares[k] = 1.0 / e.sum_of(q[i : i + c])
+                shares[k] = 1.0 / e.sum_of(view(q, i, i + c))
                 if rests[k] >= 0.0:
-                    _multiply(q[i : i + c], shares[k], out[i : i + c])
+                    multiply(view(q, i, i + c), shares[k], view(out, i, i + c))
                     if rests[k] == 0.0:
-                        _multiply(shares_of[i : i + c], shares_of[int(tops[k])], out[i : i + c])
+                        multiply(view(shares_of, i, i + c), shares_of[int(tops[k])], view(out, i, i + c))
                 else:
                     left += 1.0
                     out[i : i + c] = np.nan
             if not in_place:
                 put_back(u, result, c, start, stop, out)
-        sums[part, 0] = left
+        sums[part, 0], sums[part, 1] = left, doubtful
         part, first, last = next_part(record, parts, count)
 
 
 FIELDS = {
     "c": INT,
     "eta": ROWS,
+    "sum_tolerance": REAL,
     "least": REAL,
     "gamma": REAL,
     "tolerance": REAL,
@@ -261,13 +265,14 @@ FIELDS = {
     "steps": INT,
     "result": ROWS,
 }
-"""How many classes; the posterior; what the others must have against the top; gamma; the relative step that
-is the last one; the smallest normal number; how many steps there may be; where the scores go."""
+"""How many classes; the posterior, and how far its sum may be from 1 before a row is doubtful; what all
+others must have against the top; gamma; the relative step that is the last one; the smallest normal number;
+how many steps there may be; where the scores go."""
 
 
 @kernel(**FIELDS)
 def minimizer_of_floats(record):
-    """The minimiser in single precision; its first sum is the number of rows that are left to the caller."""
+    """The minimiser in single precision; it sums up the rows left to the caller, and the doubtful ones."""
     u = carray(record, 1)[0]
     heap = np.empty(8 * u.c if u.c > SOME else 0, np.float32)
     at = heap.ctypes.data

@@ -10,7 +10,7 @@ from numba import carray
 
 from refocal.kernels import entries as e
 from refocal.kernels import real
-from refocal.kernels.entries import SOME, ZERO, F, exactly, in_any_order
+from refocal.kernels.entries import SOME, ZERO, F, body, exactly, in_any_order
 from refocal.kernels.machine import (
     INT,
     REAL,
@@ -21,6 +21,7 @@ from refocal.kernels.machine import (
     next_part,
     stack,
     stack_of_doubles,
+    view,
 )
 from refocal.kernels.psi import ENDLESS
 from refocal.kernels.tiles import gathered, hold, memory, memory_of_doubles
@@ -47,7 +48,7 @@ def _sums(t, f):
     return zeroth, first, second
 
 
-@exactly
+@body
 def _run(record, a, z, run, t, f, numbers):
     c, parts, count = a.c, a.parts, a.count
     out = carray(doubles(a.out), (3, count))
@@ -60,14 +61,14 @@ def _run(record, a, z, run, t, f, numbers):
             x = gathered(z, a.z_outer, a.z_class, a.z_inner, a.z_step, c, start, stop, run)
             n = x.size
             for i in range(0, n, c):
-                _scaled(x[i : i + c], e.largest(x[i : i + c]), numbers[0], t[i : i + c])
-            real.exps(t[:n], f)
+                _scaled(view(x, i, i + c), e.largest(view(x, i, i + c)), numbers[0], view(t, i, i + c))
+            real.exps(view(t, 0, n), f)
             for row in range(start, stop):
                 i = (row - start) * c
                 zeroth, one, two = 0.0, 0.0, 0.0
                 for k in range(i, i + c, SOME):  # sums of so many may be in single precision
                     m = min(k + SOME, i + c)
-                    some, more, most = _sums(t[k:m], f[k:m])
+                    some, more, most = _sums(view(t, k, m), view(f, k, m))
                     zeroth, one, two = zeroth + some, one + more, two + most
                 out[0, row], out[1, row], out[2, row] = zeroth, one, two
         part, first, last = next_part(record, parts, count)

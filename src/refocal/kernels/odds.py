@@ -5,8 +5,8 @@ from __future__ import annotations
 from numba import carray
 
 from refocal.kernels import real
-from refocal.kernels.entries import ONE, SOME, ZERO, F, entry, exactly, wide
-from refocal.kernels.machine import INT, REAL, doubles, floats, kernel, next_part
+from refocal.kernels.entries import ONE, SOME, ZERO, F, body, entry, exactly, wide
+from refocal.kernels.machine import INT, REAL, doubles, floats, kernel, next_part, view
 
 SMALL = F(1e-8)
 """Below it log(1 + x) / x is 1 - x / 2 in either precision."""
@@ -43,7 +43,7 @@ def _posterior(z, gamma, shift, result):
         result[j] = (x if t < ZERO else ONE) / (ONE + x)
 
 
-@exactly
+@body
 def _run(record, a, z, result, numbers):
     numbers[0], numbers[1] = a.gamma, a.shift
     part, first, last = next_part(record, a.parts, a.count)
@@ -51,9 +51,9 @@ def _run(record, a, z, result, numbers):
         for i in range(first, last, SOME):
             j = min(i + SOME, last)
             if a.logarithm:
-                _log_posterior(z[i:j], numbers[0], numbers[1], result[i:j])
+                _log_posterior(view(z, i, j), numbers[0], numbers[1], view(result, i, j))
             else:
-                _posterior(z[i:j], numbers[0], numbers[1], result[i:j])
+                _posterior(view(z, i, j), numbers[0], numbers[1], view(result, i, j))
         part, first, last = next_part(record, a.parts, a.count)
 
 

@@ -15,7 +15,7 @@ from numba import carray
 
 from refocal.kernels import entries as e
 from refocal.kernels import real
-from refocal.kernels.entries import ONE, SOME, ZERO, F, exactly, wide
+from refocal.kernels.entries import ONE, SOME, ZERO, F, body, exactly, wide
 from refocal.kernels.machine import (
     INT,
     REAL,
@@ -26,6 +26,7 @@ from refocal.kernels.machine import (
     next_part,
     stack,
     stack_of_doubles,
+    view,
 )
 from refocal.kernels.tiles import gathered, hold, memory, memory_of_doubles, put_back
 
@@ -121,7 +122,8 @@ def _divide(row, top, result):
 
 
 @exactly
-def _set_scores(t, share, log_sum, q, neg_log_q):
+def set_scores(t, share, log_sum, q, neg_log_q):
+    """Turn what classes have against the top into their scores; fill -log of these."""
     for j in range(t.size):
         q[j] *= share
         neg_log_q[j] = log_sum - t[j]
@@ -164,26 +166,30 @@ def _own_ratios(q, phi, by, k, factors, t):
 
 
 @exactly
-def _subtract(row, shift, result):
-    for j in range(row.size):
-        result[j] = row[j] - shift
-
-
-@exactly
-def _multiply(row, by, result):
+def multiply(row, by, result):
+    """Fill result with row times a number."""
     for j in range(row.size):
         result[j] = row[j] * by
 
 
-@exactly
+@body
 def _run(record, a, z, result, run, t, q, work, phi, gammas, shifts, numbers, of_rows):
     """Fill the result, part by part."""
     c, parts, count, logarithm, own = a.c, a.parts, a.count, a.logarithm, a.own
     sums, of_class = carray(doubles(a.sums), (parts, 3)), carray(doubles(a.of_class), (2, c))
     in_place = a.result_inner == 1 and a.result_outer == c and a.result_class == 1
     step = max(1, min(MANY, SOME // c))
-    shares, log_sums, log_phis = numbers[:MANY], numbers[MANY : 2 * MANY], numbers[2 * MANY : 3 * MANY]
-    rests, gammas_of_top, tops = of_rows[:MANY], of_rows[MANY : 2 * MANY], of_rows[2 * MANY : 3 * MANY]
+    shares, log_sums, log_phis = (
+        view(numbers, 0, MANY),
+        view(numbers, MANY, 2 * MANY),
+        view(numbers, 2 * MANY, 3 * MANY),
+    )
+    rests, gammas_of_top, tops = (
+        view(of_rows, 0, MANY),
+        view(of_rows, MANY, 2 * MANY),
+        view(of_rows, 2 * MANY, 3 * MANY),
+    )
+    largest = view(of_rows, 3 * MANY, of_rows.size)
     for j in range(min(count, step) * c):
         gammas[j] = of_class[0, j % c] if own else a.gamma
     for j in range(c):
@@ -192,70 +198,74 @@ def _run(record, a, z, result, run, t, q, work, phi, gammas, shifts, numbers, of
     gammas_of_top[:] = a.gamma
     part, first, last = next_part(record, parts, count)
     while part < parts:
-        left = 0.0
+        left, doubtful = 0.0, 0.0
         for start in range(first, last, step):
             stop = min(start + step, last)
             x = gathered(z, a.z_outer, a.z_class, a.z_inner, a.z_step, c, start, stop, run)
             n, m = x.size, stop - start
             # The scores were read: their copy may be overwritten.
-            out = result[start * c : stop * c] if in_place else run[:n]
-            for i in range(0, n, c):
-                row = x[i : i + c]
+            out = view(result, start * c, stop * c) if in_place else view(run, 0, n)
+            for r in range(m):
+                i = r * c
+                row = view(x, i, i + c)
                 top = e.largest(row)
-                if a.scores and _divide(row, top, q[i : i + c]) < ZERO:
+                largest[r] = top
+                if a.scores and _divide(row, top, view(q, i, i + c)) < ZERO:
                     q[i] = np.nan
                 elif not a.scores:
-                    e.subtract(row, top, t[i : i + c])
+                    e.subtract(row, top, view(t, i, i + c))
             if a.scores:
-                _log_shares(q[:n], t[:n])
+                _log_shares(view(q, 0, n), view(t, 0, n))
             else:
-                real.exps(t[:n], q)
+                real.exps(view(t, 0, n), q)
             for r in range(m):
-                rests[r] = e.rest_of(q[r * c : r * c + c])
+                rests[r] = e.rest_of(view(q, r * c, r * c + c))
+                if a.scores and not abs(largest[r] * (1.0 + rests[r]) - 1.0) <= a.tolerance:
+                    doubtful += 1.0
                 if own:
                     k = 0
                     while k < c - 1 and q[r * c + k] != ONE:
                         k += 1
                     tops[r], gammas_of_top[r] = k, of_class[0, k]
-            _of_rows(rests[:m], gammas_of_top, a.least, logarithm, shares, log_sums, log_phis)
+            _of_rows(view(rests, 0, m), gammas_of_top, a.least, logarithm, shares, log_sums, log_phis)
             for r in range(m):
                 i = r * c
-                _set_scores(t[i : i + c], shares[r], log_sums[r], q[i : i + c], work[i : i + c])
+                set_scores(view(t, i, i + c), shares[r], log_sums[r], view(q, i, i + c), view(work, i, i + c))
             if not own and (a.gamma == 1.0 or a.gamma == 2.0):
-                _whole_phi(q[:n], work, gammas[0], phi)
+                _whole_phi(view(q, 0, n), work, gammas[0], phi)
             else:
-                _any_phi(q[:n], work, gammas, phi)
+                _any_phi(view(q, 0, n), work, gammas, phi)
             if logarithm:
-                _subtract_logs(t[:n], phi)
+                _subtract_logs(view(t, 0, n), phi)
             for r in range(m):
                 i = r * c
-                h, k = t[i : i + c], int(tops[r]) if own else 0
+                h, k = view(t, i, i + c), int(tops[r]) if own else 0
                 if logarithm and own:
                     _own_differences(h, log_phis[r], k, shifts)
                 elif logarithm:
-                    _differences(h, q[i : i + c], shares[r], log_phis[r])
+                    _differences(h, view(q, i, i + c), shares[r], log_phis[r])
                 elif own:
-                    _own_ratios(q[i : i + c], phi[i : i + c], log_phis[r], k, shifts, h)
+                    _own_ratios(view(q, i, i + c), view(phi, i, i + c), log_phis[r], k, shifts, h)
                 else:
-                    _ratios(q[i : i + c], phi[i : i + c], shares[r], log_phis[r], h)
+                    _ratios(view(q, i, i + c), view(phi, i, i + c), shares[r], log_phis[r], h)
             if logarithm:
-                real.exps(t[:n], work)
+                real.exps(view(t, 0, n), work)
             for r in range(m):
                 i = r * c
-                rests[r] = e.rest_of(work[i : i + c]) if logarithm else e.sum_of(t[i : i + c])
-            _last_of_rows(rests[:m], logarithm, shares)
+                rests[r] = e.rest_of(view(work, i, i + c)) if logarithm else e.sum_of(view(t, i, i + c))
+            _last_of_rows(view(rests, 0, m), logarithm, shares)
             for r in range(m):
                 i = r * c
                 if logarithm:
-                    _subtract(t[i : i + c], shares[r], out[i : i + c])
+                    e.subtract(view(t, i, i + c), shares[r], view(out, i, i + c))
                 else:
-                    _multiply(t[i : i + c], shares[r], out[i : i + c])
+                    multiply(view(t, i, i + c), shares[r], view(out, i, i + c))
                 if not rests[r] < math.inf:
                     left += 1.0
                     out[i : i + c] = np.nan
             if not in_place:
                 put_back(a, result, c, start, stop, out)
-        sums[part, 0] = left
+        sums[part, 0], sums[part, 1] = left, doubtful
         part, first, last = next_part(record, parts, count)
 
 
@@ -263,6 +273,7 @@ FIELDS = {
     "c": INT,
     "z": ROWS,
     "scores": INT,
+    "tolerance": REAL,
     "least": REAL,
     "gamma": REAL,
     "own": INT,
@@ -270,14 +281,15 @@ FIELDS = {
     "logarithm": INT,
     "result": ROWS,
 }
-"""How many classes; logits, or ``scores`` of rows with sum 1; the share of the others, against the top, below
-which a row is left to the caller; gamma, or whether each class has its ``own``, and where gammas are and,
-behind them, what is added to log h of each class; whether the logarithm is wanted, and where it goes."""
+"""How many classes; logits, or ``scores`` of rows with sum 1, and how far from it the sum may be before a row
+is doubtful; the share of the others, against the top, below which a row is left to the caller; gamma, or
+whether each class has its ``own``, and where gammas are and, behind them, what is added to log h of each
+class; whether the logarithm is wanted, and where it goes."""
 
 
 @kernel(**FIELDS)
 def psi_of_floats(record):
-    """Psi in single precision; its first sum is the number of rows that are left to the caller."""
+    """Psi in single precision; its sums are the numbers of rows that are left to the caller, and doubtful."""
     a = carray(record, 1)[0]
     heap = np.empty(7 * a.c if a.c > SOME else 0, np.float32)
     at = heap.ctypes.data

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from numba import carray
 
-from refocal.kernels.entries import SOME, ZERO, entry, exactly
-from refocal.kernels.machine import doubles, floats
+from refocal.kernels.entries import SOME, ZERO, body, exactly
+from refocal.kernels.machine import doubles, floats, view
 
 
 @exactly
@@ -26,23 +26,23 @@ def _copy_rows(x, outer, cls, inner, step, c, start, stop, run, into):
         r, s, n = r + m, 0, n + 1
 
 
-@entry
+@body
 def gathered(x, outer, cls, inner, step, c, start, stop, run):
     """Return rows as a run of numbers: where they are if they lie so, else a copy in ``run``."""
     if inner == 1 and outer == c and cls == 1:
-        return x[start * c : stop * c]
+        return view(x, start * c, stop * c)
     _copy_rows(x, outer, cls, inner, step, c, start, stop, run, True)
-    return run[: (stop - start) * c]
+    return view(run, 0, (stop - start) * c)
 
 
-@exactly
+@body
 def put_back(a, result, c, start, stop, run):
     _copy_rows(
         result, a.result_outer, a.result_class, a.result_inner, a.result_step, c, start, stop, run, False
     )
 
 
-@entry
+@body
 def memory(on_stack, heap, number, c):
     """Return memory for a run: on the stack, or for rows that are longer than that a part of the heap.
 
@@ -51,7 +51,7 @@ def memory(on_stack, heap, number, c):
     return carray(on_stack, SOME) if c <= SOME else carray(floats(heap + 4 * number * c), c)
 
 
-@entry
+@body
 def memory_of_doubles(on_stack, heap, number, c):
     """Return `memory` in double precision."""
     return carray(on_stack, SOME) if c <= SOME else carray(doubles(heap + 8 * number * c), c)
