@@ -2,7 +2,7 @@
 
 Each function returns None where there is no machine code for its arguments; the caller then computes in array
 operations, which is exact to the same digits, except that machine code gives 0 for a result that is below the
-smallest normal number. REFOCAL_KERNELS=off does without machine code.
+smallest normal number. REFOCAL_KERNELS=off (or cuda) does without machine code.
 """
 
 from __future__ import annotations

@@ -489,9 +489,12 @@ def test_numba_that_cannot_be_loaded_is_said_once(tmp_path):
 
 def test_a_switch_that_does_not_exist(monkeypatch):
     monkeypatch.setattr(dispatch, "_kernels", None)
-    monkeypatch.setattr(kernels, "_wanted", kernels._wanted.__wrapped__)
+    monkeypatch.setattr(kernels, "_usable", kernels._usable.__wrapped__)
+    monkeypatch.setattr(kernels, "wanted", kernels.wanted.__wrapped__)
     monkeypatch.setenv("REFOCAL_KERNELS", "on")
-    with pytest.raises(ValueError, match=r"^REFOCAL_KERNELS must be 'cpu' or 'off', got 'on'$"):
+    with pytest.raises(
+        ValueError, match=r"^REFOCAL_KERNELS must be 'off', 'cpu', 'cuda' or 'all', got 'on'$"
+    ):
         focal_loss(torch.zeros(1, 2), torch.tensor([0]))
 
 

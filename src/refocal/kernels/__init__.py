@@ -13,7 +13,10 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["SLACK", "load", "rows"]
+__all__ = ["SLACK", "load", "rows", "wanted"]
+
+SWITCH = {"off": (), "cpu": ("cpu",), "cuda": ("cuda",), "all": ("cpu", "cuda")}
+"""What each value of REFOCAL_KERNELS asks for: machine code for the CPU, kernels for other devices."""
 
 SLACK = 0.01
 """How far a target of a binary problem may lie outside 0..1: what rounding in half precision does."""
@@ -25,15 +28,25 @@ def load(name: str) -> Any:
     Raises:
         ValueError: If REFOCAL_KERNELS is none of its values.
     """
-    return importlib.import_module(f"refocal.kernels.{name}") if _wanted() else None
+    return importlib.import_module(f"refocal.kernels.{name}") if _usable() else None
 
 
 @functools.cache
-def _wanted() -> bool:
-    switch = os.environ.get("REFOCAL_KERNELS", "cpu")
-    if switch not in ("cpu", "off"):
-        raise ValueError(f"REFOCAL_KERNELS must be 'cpu' or 'off', got {switch!r}")
-    if switch == "off":
+def wanted(kind: str) -> bool:
+    """Whether REFOCAL_KERNELS asks for kernels of a kind: "cpu" by Numba, or "cuda" by Triton.
+
+    Raises:
+        ValueError: If REFOCAL_KERNELS is none of its values.
+    """
+    switch = os.environ.get("REFOCAL_KERNELS", "all")
+    if switch not in SWITCH:
+        raise ValueError(f"REFOCAL_KERNELS must be 'off', 'cpu', 'cuda' or 'all', got {switch!r}")
+    return kind in SWITCH[switch]
+
+
+@functools.cache
+def _usable() -> bool:
+    if not wanted("cpu"):
         return False
     try:
         import numba

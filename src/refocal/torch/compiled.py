@@ -1,7 +1,7 @@
-"""Machine code as operators of PyTorch, which `torch.compile` calls and does not look into.
+"""Kernels as operators of PyTorch, which `torch.compile` calls and does not look into.
 
-Each has a fake form (shapes alone), its gradient, and what `torch.vmap` makes of it. They are for the CPU;
-kernels for other devices have their place here.
+Each has a fake form (shapes alone), its gradient, and what `torch.vmap` makes of it. One operator stands for
+all devices: machine code for the CPU, Triton's kernels elsewhere.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from refocal.torch import dispatch
-from refocal.torch.eager import OF_ROWS, TENSORS, Loss, Sigmoid, Softmax
+from refocal.torch import cuda, dispatch
+from refocal.torch.eager import KEEP, OF_ROWS, TENSORS, Loss, Sigmoid, Softmax, working_dtype
 
 SOFTMAX = "Tensor z, Tensor target, Tensor? gammas, Tensor? weight, "
 SOFTMAX += "float gamma, int kind, SymInt ignore, float smoothing, int dim, bool hard"
@@ -21,7 +21,7 @@ SIGMOID = "Tensor z, Tensor y, float gamma, float of_one, float of_zero, float? 
 
 
 def _operator(name: str, schema: str) -> Any:
-    return torch.library.custom_op(f"refocal::{name}", mutates_args=(), device_types="cpu", schema=schema)
+    return torch.library.custom_op(f"refocal::{name}", mutates_args=(), schema=schema)
 
 
 def _as_promised(z: Tensor, x: Tensor) -> Tensor:
@@ -34,15 +34,17 @@ def _as_promised(z: Tensor, x: Tensor) -> Tensor:
 def softmax_rows(*args: Any) -> tuple[Tensor, Tensor]:
     """Return the losses of rows, and what is kept for the gradient."""
     p = Softmax(*args)
-    rows, kept, _ = dispatch.kernel_losses(p, "none")
-    return rows, p.z.new_empty(0) if kept is None else kept
+    rows, kept = cuda.losses(p) if cuda.serves(Softmax, p.z) else dispatch.kernel_losses(p, "none")[:2]
+    return rows, rows.new_empty(0) if kept is None else kept
 
 
 @_operator("softmax_gradient", f"(Tensor grad, Tensor kept, {SOFTMAX}) -> Tensor")  # type: ignore[untyped-decorator]
 def softmax_gradient(grad: Tensor, kept: Tensor, *args: Any) -> Tensor:
     """Return the gradient by the logits."""
-    p = Softmax(*args)
-    return _as_promised(p.z, dispatch.kernel_gradient(p, kept if kept.numel() else None, grad, 1.0))
+    p, found = Softmax(*args), kept if kept.numel() else None
+    if cuda.serves(Softmax, p.z):
+        return _as_promised(p.z, cuda.gradient(p, found, grad))
+    return _as_promised(p.z, dispatch.kernel_gradient(p, found, grad, 1.0))
 
 
 @_operator("sigmoid_losses", f"({SIGMOID}) -> Tensor")  # type: ignore[untyped-decorator]
@@ -71,9 +73,9 @@ def losses(p: Loss) -> Tensor:
 @softmax_rows.register_fake  # type: ignore[untyped-decorator]
 def _(*args: Any) -> tuple[Tensor, Tensor]:
     p = Softmax(*args)
-    keeps = p.hard and not p.smoothing and p.z.shape[p.dim] >= dispatch.KEEP
-    rows = p.z.new_empty(p.rows)
-    return rows, p.z.new_empty((rows.numel(), 3) if keeps else (0,))
+    keeps = cuda.serves(Softmax, p.z) or (p.hard and not p.smoothing)
+    rows = p.z.new_empty(p.rows, dtype=working_dtype(p.z))
+    return rows, rows.new_empty((rows.numel(), 3) if keeps and p.z.shape[p.dim] >= KEEP else (0,))
 
 
 softmax_gradient.register_fake(lambda grad, kept, z, *args: torch.empty_like(z))
@@ -107,7 +109,7 @@ def _gradients(ctx: Any, p: Loss, grad: Tensor, by_z: Callable[[], Tensor]) -> t
     wanted, others = ctx.needs_input_grad[:2], [None] * (len(p) - 2)
     if torch.is_grad_enabled():  # they will be differentiated again
         return *dispatch.by_autograd(p, "none", grad, wanted), *others
-    _, by_target = p.gradients(grad, (False, wanted[1]))
+    _, by_target = p.wide().gradients(grad, (False, wanted[1]))
     return by_z() if wanted[0] else None, by_target, *others
 
 

@@ -1,14 +1,16 @@
 """The one place that decides how a loss is computed, and the autograd functions that it leads to.
 
-There are four forms of each loss, equal within rounding:
+There are five forms of each loss, equal within rounding:
 
 - ``kernel``: machine code for float32 on the CPU, see `refocal.kernels`;
-- ``operator``: the same machine code as an operator that `torch.compile` does not look into;
+- ``triton``: kernels for GPUs, also in half precision, see `refocal.torch.cuda`;
+- ``operator``: either of them as an operator that `torch.compile` does not look into;
 - ``eager``: closed forms in PyTorch's operations, for every device and dtype;
 - ``formula``: operations that every transformation of PyTorch can follow and differentiate, again and again.
 
 `choose` is the table for losses, `choose_gradient` for their first derivatives; all further ones go through
-the formula. The environment variable REFOCAL_KERNELS is ``cpu`` (the default) or ``off``, no machine code.
+the formula. The environment variable REFOCAL_KERNELS is ``all`` (the default), ``cpu`` or ``cuda`` for one
+kind of kernels (``cuda`` is for all of Triton's), or ``off`` for none.
 """
 
 from __future__ import annotations
@@ -25,10 +27,18 @@ from torch.autograd import Function
 from refocal._arrays import are_plain_tensors
 from refocal._checks import LARGEST_GAMMA
 from refocal.kernels import load, rows
-from refocal.torch.eager import OF_ROWS, TENSORS, Loss, Number, Sigmoid, Softmax, bad_target
-
-KEEP = 32
-"""From so many classes on three numbers of each row are kept for the backward pass: a tenth of the logits."""
+from refocal.torch import cuda
+from refocal.torch.eager import (
+    KEEP,
+    OF_ROWS,
+    TENSORS,
+    Loss,
+    Number,
+    Sigmoid,
+    Softmax,
+    bad_target,
+    working_dtype,
+)
 
 LARGEST = torch.finfo(torch.float32).max
 
@@ -37,23 +47,31 @@ FOLDER = str(Path(torch.__file__).parent / "lib")
 
 
 def choose(
-    z: Tensor, target: Tensor, *others: Tensor | None, one_gamma: bool = True, one_each: bool = True
+    z: Tensor,
+    target: Tensor,
+    *others: Tensor | None,
+    loss: type[Loss] = Softmax,
+    one_gamma: bool = True,
+    one_each: bool = True,
 ) -> str:
     """Return the name of the form that computes a loss of these tensors: the first line that fits.
 
     Of a sigmoid loss, the kernel takes one number for gamma (``one_gamma``), its operator also one for each
     of the weights (``one_each``).
     """
+    narrow = working_dtype(z) == torch.float32
     if torch.compiler.is_compiling():
         if torch.compiler.is_exporting():  # the file must not need our operators
             return "formula"
-        fits = z.device.type == "cpu" and z.dtype == torch.float32 and _has_kernels()
-        return "operator" if fits and one_gamma and one_each else "formula"
+        fits = z.device.type == "cpu" and narrow and _has_kernels()
+        fits = (fits and one_gamma and one_each) or cuda.serves(loss, z)
+        return "operator" if fits else "formula"
     if not are_plain_tensors(z, target, *others):  # somebody follows the operations
         return "formula"
-    if one_gamma and z.is_cpu and target.is_cpu and z.dtype is torch.float32 and kernels():
+    if one_gamma and z.is_cpu and target.is_cpu and narrow and kernels():
         return "kernel"
-    return "eager"
+    together = all(x is None or x.device == z.device for x in (target, *others))
+    return "triton" if together and cuda.serves(loss, z) else "eager"
 
 
 def choose_gradient(form: str, *tensors: Tensor | None) -> str:
@@ -92,10 +110,12 @@ def loss_of(p: Loss, reduction: str) -> Tensor:
         form = choose(p.z, p.target, p.gammas, p.weight)
     else:
         one_gamma, *one_each = (not isinstance(x, Tensor) for x in (p.gamma, p.of_one, p.of_zero))
-        form = choose(p.z, p.target, one_gamma=one_gamma, one_each=all(one_each))
+        form = choose(p.z, p.target, loss=Sigmoid, one_gamma=one_gamma, one_each=all(one_each))
+    if form != "triton" and not (form == "operator" and cuda.serves(type(p), p.z)):
+        p = p.wide()  # other kernels read half precision as it is
     if form == "kernel":
         return _apply(p, form, reduction)
-    if form == "eager":
+    if form in ("triton", "eager"):
         losses = _apply(p, form, "none")
     elif form == "operator":
         from refocal.torch import compiled
@@ -122,6 +142,8 @@ class ClosedForm(Function):
         p = kind(*tensors, *numbers)
         if form == "kernel":
             loss, kept, ctx.count = kernel_losses(p, reduction)
+        elif form == "triton":
+            (loss, kept), ctx.count = cuda.losses(p), 1.0
         else:
             loss, kept, ctx.count = p.losses(), None, 1.0
         # Weights and gammas too: their change before the backward pass is an error.
@@ -135,15 +157,19 @@ class ClosedForm(Function):
         (kind, form, reduction, numbers), grad, wanted = ctx.rest, grads[0], ctx.needs_input_grad[1:3]
         p = kind(*tensors, *numbers)
         form = choose_gradient(form, grad, *tensors, kept)
+        if form == "triton" and not cuda.serves(kind, p.z):  # hooks may have given other tensors back
+            form = "eager"
         by_z = by_target = None
         if form == "formula":
             by_z, by_target = by_autograd(p, reduction, grad, wanted)
         elif form == "kernel" and wanted[0]:
             by_z, wanted = kernel_gradient(p, kept, grad, ctx.count), (False, wanted[1])
+        elif form == "triton" and wanted[0]:
+            by_z, wanted = cuda.gradient(p, kept, grad), (False, wanted[1])
         if form != "formula" and any(wanted):
             scaled = grad / ctx.count if ctx.count else grad * math.nan  # the mean of no rows
-            found, by_target = p.gradients(scaled, wanted)
-            by_z = by_z if found is None else found
+            found, by_target = p.wide().gradients(scaled, wanted)
+            by_z = by_z if found is None else found.to(p.z.dtype)
         return None, by_z, by_target, *[None] * (len(tensors) - 2)
 
 
@@ -154,6 +180,7 @@ def by_autograd(p: Loss, reduction: str, grad: Tensor, wanted: tuple[bool, ...])
         # Views, or hooks on the inputs would run, and the history of the inputs would be walked, here too.
         p = p._replace(z=p.z.view_as(p.z), target=p.target.view_as(p.target))
         needed = [x for x, w in zip(p[:2], wanted, strict=True) if w]
+        p = p.wide()
         loss = p.reduced(p.formula(), reduction)
         found = iter(torch.autograd.grad(loss, needed, grad, create_graph=again))
     return [next(found) if w else None for w in wanted]
@@ -162,8 +189,11 @@ def by_autograd(p: Loss, reduction: str, grad: Tensor, wanted: tuple[bool, ...])
 @torch.no_grad()
 def gradient_of(p: Softmax) -> Tensor:
     """Return the gradient by the logits of the sum of the losses."""
-    one = p.z.new_ones(())
-    if choose(p.z, p.target, p.gammas, p.weight) == "kernel":
+    one, form = p.z.new_ones((), dtype=working_dtype(p.z)), choose(p.z, p.target, p.gammas, p.weight)
+    if form == "triton":
+        return cuda.gradient(p, None, one)
+    p = p.wide()
+    if form == "kernel":
         return kernel_gradient(p, None, one, 1.0)
     p.check_labels()
     by_z, _ = p.gradients(one, (True, False))

@@ -28,8 +28,20 @@ OF_ALL, OF_ROWS, OF_CLASSES = 0, 1, 2
 """What gamma differs between: nothing, rows, classes."""
 
 
+KEEP = 32
+"""From so many classes on kernels keep three numbers of each row for the gradient: a tenth of the logits."""
+
+
+def working_dtype(x: Tensor) -> torch.dtype:
+    """Return the dtype to compute in: float32 for half precision."""
+    return torch.float32 if x.dtype.itemsize < 4 else x.dtype
+
+
 class Softmax(NamedTuple):
-    """A softmax loss with its arguments, as they were given but for dtypes: labels are int64."""
+    """A softmax loss with its arguments, as they were given but for dtypes: labels are int64.
+
+    Logits in half precision are for kernels that read them so; the methods here want them `wide`.
+    """
 
     z: Tensor
     target: Tensor
@@ -48,6 +60,10 @@ class Softmax(NamedTuple):
     def rows(self) -> torch.Size:
         """The shape without the classes."""
         return self.z.shape[: self.dim] + self.z.shape[self.dim + 1 :]
+
+    def wide(self) -> Softmax:
+        """Return the loss with logits in the dtype to compute in."""
+        return self if self.z.dtype.itemsize >= 4 else self._replace(z=self.z.to(torch.float32))
 
     def formula(self) -> Tensor:
         """Return the loss of each row by the array functions of `refocal.focal`."""
@@ -221,6 +237,12 @@ class Sigmoid(NamedTuple):
     of_zero: Number
     ignore: float | None
     smoothing: float
+
+    def wide(self) -> Sigmoid:
+        """Return the loss with logits in the dtype to compute in."""
+        if self.z.dtype.itemsize >= 4:
+            return self
+        return self._replace(z=self.z.to(torch.float32), target=self.target.to(torch.float32))
 
     def losses(self) -> Tensor:
         """Return the loss of each binary problem: the closed form, which autograd can follow too."""

@@ -13,7 +13,7 @@ from refocal._arrays import are_plain_tensors
 from refocal._checks import check_entries, check_fraction, check_number
 from refocal.objectives import SigmoidFocal
 from refocal.torch import dispatch
-from refocal.torch.eager import OF_ALL, OF_CLASSES, OF_ROWS, Number, Sigmoid, Softmax
+from refocal.torch.eager import OF_ALL, OF_CLASSES, OF_ROWS, Number, Sigmoid, Softmax, working_dtype
 from refocal.torch.posterior import class_axis
 
 Gamma = float | Sequence[float] | Tensor
@@ -39,8 +39,8 @@ def focal_loss(
     Args:
         logits: Scores of shape (C), (N, C) or (N, C, d1, ...), or with the classes elsewhere, see ``dim``.
         target: Class indices of that shape without C, or probabilities of the same shape. An index that is
-            no class raises IndexError; where values cannot be looked at (inside `torch.func`, in compiled
-            code without kernels), loss and gradient are NaN.
+            no class raises IndexError; where values cannot be looked at (on a GPU, inside `torch.func`, in
+            compiled code without kernels), loss and gradient are NaN.
         gamma: A number >= 0; a list or tuple with one for each class; or a tensor that broadcasts to the rows
             (the shape without C), without gradient. In a compiled function a gamma that changes should be a
             tensor: each new number compiles the function again.
@@ -90,16 +90,17 @@ def focal_gradient(
 
 
 def which_form(logits: Tensor, target: Tensor) -> str:
-    """Return how the losses of these tensors are computed here: "kernel", "operator", "eager" or "formula".
+    """Return how losses of these tensors are computed here: one of the forms of `refocal.torch.dispatch`.
 
-    See `refocal.torch.dispatch`. Sigmoid losses with one gamma for each class have no kernel: they are eager
-    where this says kernel. With one alpha or pos_weight for each class they have no operator.
+    They are "kernel", "triton", "operator", "eager" and "formula". Sigmoid losses with one gamma for each
+    class have no kernel: they are eager where this says kernel. With one alpha or pos_weight for each class
+    they have no operator. On GPUs they are eager where this says triton.
 
     Example:
         >>> which_form(torch.zeros(2, 3, dtype=torch.float64), torch.tensor([0, 1]))
         'eager'
     """
-    return dispatch.choose(logits.to(working_dtype(logits)), target)
+    return dispatch.choose(logits, target)
 
 
 def _softmax(
@@ -128,15 +129,14 @@ def _softmax(
         if weight.device != logits.device:
             raise ValueError(f"weight must be on the device {logits.device} of logits, got {weight.device}")
         check_no_gradient("weight", weight)
-    z = logits if logits.dtype.itemsize >= 4 else logits.to(torch.float32)
-    number, kind, gammas = _gammas(gamma, z, dim)
+    number, kind, gammas = _gammas(gamma, logits, dim)
     ignore = as_index("ignore_index", ignore)
     if not -(2**63) <= ignore < (2**63 if hard else 0):
         rule = "fit into 64 bits" if hard else "be negative for probabilities"
         raise ValueError(f"ignore_index must {rule}, got {ignore}")
     if hard and target.dtype is not torch.int64:
         target = target.to(torch.int64)  # or ignore_index and the number of classes might not fit
-    return Softmax(z, target, gammas, weight, number, kind, ignore, smoothing, dim, hard)
+    return Softmax(logits, target, gammas, weight, number, kind, ignore, smoothing, dim, hard)
 
 
 def _gammas(gamma: Gamma, z: Tensor, dim: int) -> tuple[float, int, Tensor | None]:
@@ -165,7 +165,7 @@ def _gammas(gamma: Gamma, z: Tensor, dim: int) -> tuple[float, int, Tensor | Non
             f"gamma must have one number for each of the {z.shape[dim]} classes, got {len(values)}"
             + elsewhere(z, dim, lambda axis: z.shape[axis] == len(values))
         )
-    return 0.0, OF_CLASSES, z.new_tensor(values)
+    return 0.0, OF_CLASSES, z.new_tensor(values, dtype=working_dtype(z))
 
 
 def sigmoid_focal_loss(
@@ -339,11 +339,6 @@ def check_gamma_tensor(gamma: Tensor) -> None:
         and not bool(((gamma >= 0) & gamma.isfinite()).all())
     ):
         raise ValueError("gamma must be finite and >= 0, got a tensor with other values")
-
-
-def working_dtype(x: Tensor) -> torch.dtype:
-    """Return the dtype to compute in: float32 for half precision."""
-    return torch.float32 if x.dtype.itemsize < 4 else x.dtype
 
 
 def as_given(loss: Tensor, logits: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from refocal.objectives import (
     check_objective,
     check_result_shape,
 )
-from refocal.torch.eager import check_labels, check_targets, reduced
+from refocal.torch.eager import check_labels, check_targets, reduced, working_dtype
 from refocal.torch.losses import (
     as_given,
     as_index,
@@ -28,7 +28,6 @@ from refocal.torch.losses import (
     check_reduction,
     check_rows,
     ignored_target,
-    working_dtype,
 )
 from refocal.torch.modules import Loss, changed
 from refocal.torch.posterior import check_dim, class_axis
