@@ -94,7 +94,7 @@ def which_form(logits: Tensor, target: Tensor) -> str:
 
     They are "kernel", "triton", "operator", "eager" and "formula". Sigmoid losses with one gamma for each
     class have no kernel: they are eager where this says kernel. With one alpha or pos_weight for each class
-    they have no operator. On GPUs they are eager where this says triton.
+    they have no operator.
 
     Example:
         >>> which_form(torch.zeros(2, 3, dtype=torch.float64), torch.tensor([0, 1]))
@@ -211,14 +211,13 @@ def sigmoid_focal_loss(
     spec = SigmoidFocal(gamma, alpha, label_smoothing)
     check_entries_of(logits, target)
     ignore = None if ignore_index is None else ignored_target(ignore_index)
-    z = logits.to(working_dtype(logits))
     axis = class_axis(logits, dim)
-    of_one: Number = 1.0 if spec.alpha is None else _of_classes("alpha", spec.alpha, z, axis)
+    of_one: Number = 1.0 if spec.alpha is None else _of_classes("alpha", spec.alpha, logits, axis)
     of_zero = 1.0 if spec.alpha is None else 1 - of_one
     if pos_weight is not None:
-        of_one = of_one * _of_classes("pos_weight", _pos_weight(pos_weight, logits), z, axis)
-    of_gamma = _of_classes("gamma", spec.gamma, z, axis)
-    problem = Sigmoid(z, target.to(z.dtype), of_gamma, of_one, of_zero, ignore, spec.label_smoothing)
+        of_one = of_one * _of_classes("pos_weight", _pos_weight(pos_weight, logits), logits, axis)
+    of_gamma = _of_classes("gamma", spec.gamma, logits, axis)
+    problem = Sigmoid(logits, target, of_gamma, of_one, of_zero, ignore, spec.label_smoothing)
     return as_given(dispatch.loss_of(problem, reduction), logits)
 
 
@@ -244,13 +243,14 @@ def _of_classes(name: str, value: float | tuple[float, ...] | Tensor, z: Tensor,
     if isinstance(value, float):
         return value
     if isinstance(value, Tensor) and value.ndim == 0:
-        return value.to(z.dtype)
+        return value.to(working_dtype(z))
     if z.ndim == 0 or z.shape[axis] != len(value):
         raise ValueError(
             f"{name} must have one number for each of the {z.shape[axis] if z.ndim else 0} classes, "
             f"got {len(value)}" + elsewhere(z, axis, lambda other: z.shape[other] == len(value))
         )
-    values = value.to(z.dtype) if isinstance(value, Tensor) else z.new_tensor(value)
+    dtype = working_dtype(z)
+    values = value.to(dtype) if isinstance(value, Tensor) else z.new_tensor(value, dtype=dtype)
     return values.view([-1] + [1] * (z.ndim - axis - 1))
 
 

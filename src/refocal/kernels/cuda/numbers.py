@@ -18,7 +18,7 @@ def log1p(x):
 
 
 @triton.jit
-def log_miss(q):
+def log_complement(q):
     """Return log(1 - q) of 0 <= q <= 1/2, exact for small q too: the series of -2 atanh(q / (2 - q))."""
     s = q / (2.0 - q)
     t = s * s

@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from refocal.kernels.cuda.numbers import log1p, log_miss, softplus
+from refocal.kernels.cuda.numbers import log1p, log_complement, softplus
 
 INFINITY = tl.constexpr(float("inf"))
 LOWEST = tl.constexpr(-3.4e38)
@@ -51,7 +51,7 @@ def _log_phi(q, neg_log_q, gamma, WHOLE: tl.constexpr):
     elif WHOLE == 3:
         result = tl.log(miss * miss * (miss + 3.0 * hit))
     else:
-        result = gamma * log_miss(q) + log1p(gamma * hit / miss)
+        result = gamma * log_complement(q) + log1p(gamma * hit / miss)
     return result
 
 
@@ -148,6 +148,7 @@ def psi_of_short_rows(
         z = tl.load(at, mask=there, other=0.0).to(tl.float32)
         z = tl.where(z < 0.0, float("nan"), z)
         top = tl.max(z, axis=1, keep_dims=True)
+        top = tl.where(top > 0.0, top, float("nan"))
         is_top = c == _first(z, top, c, k)
         odds = tl.sum(tl.where(is_top, 0.0, z / top), axis=1, keep_dims=True)
         _, log_phi_top = _numbers_of_top(tl.where(odds == 0.0, LOWEST, tl.log(odds)), gamma)
@@ -255,6 +256,7 @@ def psi_of_long_rows(
             sums += tl.where(up, tops, z)
             tops, at_top = tl.where(up, z, tops), tl.where(up, c, at_top)
         top = tl.max(tops, axis=1, keep_dims=True)
+        top = tl.where(top > 0.0, top, float("nan"))
         first = _first(tops, top, at_top, k)
         sums += tl.where((tops == top) & (at_top == first), 0.0, tops)
         odds = tl.sum(sums / top, axis=1, keep_dims=True)

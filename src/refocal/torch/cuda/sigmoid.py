@@ -210,7 +210,7 @@ def sigmoid_gradient(
 
 
 def losses(p: Sigmoid, reduction: str) -> tuple[Tensor, Tensor | None]:
-    """Return a loss in float32; and for the gradient what a mean was divided by, unless that is a number."""
+    """Return a loss in float32, and what a mean was divided by."""
     z, y = _in_memory(p)
     if reduction == "none":
         loss = torch.empty_like(z, dtype=torch.float32)
@@ -225,16 +225,17 @@ def losses(p: Sigmoid, reduction: str) -> tuple[Tensor, Tensor | None]:
     return (total / number).to(torch.float32), number.to(torch.float32)
 
 
-def gradient(p: Sigmoid, kept: Tensor | None, grad: Tensor) -> Tensor:
-    """Return the gradient by the logits, in their dtype, of a loss times grad: a number or one for each."""
+def gradient(p: Sigmoid, kept: None, grad: Tensor) -> Tensor:
+    """Return the gradient by the logits, in their dtype, of losses times grad: a number or one for each."""
     z, y = _in_memory(p)
     result = torch.empty_like(z)
+    if not z.numel():
+        return result
     each = any(s and n > 1 for n, s in zip(grad.shape, grad.stride(), strict=True))
     if each:
         by = grad if grad.stride() == z.stride() else torch.empty_like(z, dtype=grad.dtype).copy_(grad)
     else:  # a number, or one that was expanded
         by = grad.as_strided((), ()).to(torch.float32)
-        by = by if kept is None else by / kept
     _launch(sigmoid_gradient, p, z, y, by, result, EACH=each)
     return result
 
@@ -250,7 +251,8 @@ def _launch(kernel: Any, p: Sigmoid, z: Tensor, y: Tensor, *places: Tensor | Non
         axes = max(x.ndim for x in tensors)
         if axes:
             apart, classes = z.stride(z.ndim - axes), z.shape[z.ndim - axes]
-        tables = [_table(x, z, classes) for x in (p.of_one, p.of_zero, p.gamma)]
+        gamma = p.gamma.clamp(max=LARGEST_GAMMA) if isinstance(p.gamma, Tensor) else 0.0
+        tables = [_table(x, z, classes) for x in (p.of_one, p.of_zero, gamma)]
     if not isinstance(p.gamma, Tensor):
         gamma = min(float(p.gamma), LARGEST_GAMMA)
         whole = min(3, int(gamma))
@@ -301,4 +303,4 @@ def _table(value: Number, z: Tensor, classes: int) -> Tensor:
     """Return one number for each class."""
     if not isinstance(value, Tensor):
         return z.new_full((classes,), value, dtype=torch.float32)
-    return value.to(torch.float32).clamp(max=LARGEST_GAMMA).reshape(-1).expand(classes).contiguous()
+    return value.to(torch.float32).reshape(-1).expand(classes).contiguous()

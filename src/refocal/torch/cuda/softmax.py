@@ -31,7 +31,7 @@ memory are the same class of different rows, as in images (N, C, H, W)."""
 WHOLE_ROW = 8192
 """Up to so many classes a row of a distribution is one block: it is read once."""
 
-INF, NAN = tl.constexpr(float("inf")), tl.constexpr(float("nan"))
+INF = tl.constexpr(float("inf"))
 
 ENDLESS = tl.constexpr(8.5e37)
 """It stands for -log 0, so that 0 log 0 is 0."""
@@ -125,7 +125,7 @@ def hard_numbers(x, rows, label, counts, r, c, of_class, gamma, gammas, weights,
     """
     top, rest = top_and_rest(x, rows, counts, c, of_class, ONE, C)
     known = counts & (label >= 0) & (label < c)
-    z_y = tl.load(rows + label * of_class, mask=known, other=NAN).to(tl.float32)  # no class: no loss
+    z_y = tl.load(rows + label * of_class, mask=known, other=float("nan")).to(tl.float32)  # no class: no loss
     if KIND == ROWS:
         gamma = gamma_at(gammas, r, counts)
     elif KIND != ALL:
@@ -210,7 +210,7 @@ def targets(v_rows, v_class, label, counts, k, c, weights, smoothing,
     inside = (k < c)[None, :]
     if HARD:
         v = tl.where(k[None, :] == label[:, None], 1.0, 0.0)
-        v = tl.where(((label >= 0) & (label < c))[:, None], v, NAN)  # no class: no loss
+        v = tl.where(((label >= 0) & (label < c))[:, None], v, float("nan"))  # no class: no loss
     else:
         v = read(v_rows, k, v_class, counts[:, None] & inside, 0.0)
     v = tl.where(inside, (1 - smoothing) * v + smoothing / c, 0.0)
