@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language import constexpr
 
 from refocal.kernels.cuda.numbers import log1p
 
-TINY = tl.constexpr(1.1754943508222875e-38)
+TINY = constexpr(1.1754943508222875e-38)
 """The smallest normal number."""
 
-LARGEST_GAMMA = tl.constexpr(1e9)
+LARGEST_GAMMA = constexpr(1e9)
 """As in `refocal._checks`."""
 
-ANY = tl.constexpr(-1)
+ANY = constexpr(-1)
 """The power of a gamma that is none of 0, 1, 2, 3 for all entries, which are multiplied out."""
 
 
@@ -34,7 +35,7 @@ def log_miss(q, miss):
 
 
 @triton.jit
-def power(q, miss, gamma, POWER: tl.constexpr):
+def power(q, miss, gamma, POWER: constexpr):
     """Return (1 - q)^gamma from q and 1 - q; for POWER = 0 to 3 by multiplication."""
     if POWER == 0:
         result = tl.where(miss == miss, 1.0, miss)

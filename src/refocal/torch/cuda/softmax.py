@@ -7,6 +7,9 @@ gradient is that of cross entropy times one number; distributions and smoothed t
 Both forward kernels can keep three numbers of each row, with which a gradient is one read and one write; rows
 of fewer than `KEEP` classes are one block, and their gradient computes the numbers again. The loss of a
 distribution needs the sum of exponentials first: rows longer than a block are read twice by its forward pass.
+
+Of the constants, ONE says that a block holds whole rows; SKIP, that rows to ignore are not read, where that
+does not keep neighbours in memory from being read together.
 """
 
 from __future__ import annotations
@@ -17,113 +20,50 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language import constexpr
 
 from refocal._checks import LARGEST_GAMMA
 from refocal.torch.cuda import entries as e
 from refocal.torch.cuda.entries import base
 from refocal.torch.cuda.launch import as_rows, in_order, launch, of_rows, result_like
+from refocal.torch.cuda.tiles import (
+    INF,
+    gamma_at,
+    keep,
+    read,
+    rows_of,
+    top_and_rest,
+    what_was_kept,
+    write,
+)
 from refocal.torch.eager import KEEP, OF_ROWS, Softmax
 
-ENTRIES, LONGEST, SIDE_BY_SIDE = 2048, 4096, 32
-"""How many entries a program works on at a time, at most in one row, and at most in one row if neighbours in
-memory are the same class of different rows, as in images (N, C, H, W)."""
+ENTRIES, IN_IMAGES = 1024, 2048
+"""How many entries a program works on at a time, if a row has fewer. The second is for images (N, C, H, W):
+neighbours in memory are the same class of different rows, and more rows are longer stretches of memory."""
 
-WHOLE_ROW = 8192
-"""Up to so many classes a row of a distribution is one block: it is read once."""
+LONGEST, LONGEST_SOFT, LONGEST_IN_IMAGES = 4096, 8192, 32
+"""How many entries of one row at a time. Distributions up to this length are read once."""
 
-INF = tl.constexpr(float("inf"))
-
-ENDLESS = tl.constexpr(8.5e37)
+ENDLESS = constexpr(8.5e37)
 """It stands for -log 0, so that 0 log 0 is 0."""
 
-ALL, ROWS = tl.constexpr(0), tl.constexpr(1)
+ALL, ROWS = constexpr(0), constexpr(1)
 """What gamma differs between; otherwise it is classes."""
-
-
-# What all kernels share. A tile is R rows and C columns; ONE says that a tile holds whole rows.
-
-
-@triton.jit
-def rows_of(R: tl.constexpr):
-    """Return the numbers of the rows that a program works on."""
-    return tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
-
-
-@triton.jit
-def read(rows, k, of_class, mask, other):
-    """Return a tile in float32, from where its rows begin and the classes k."""
-    return tl.load(rows[:, None] + k.to(tl.int64)[None, :] * of_class, mask=mask, other=other).to(tl.float32)
-
-
-@triton.jit
-def joined(x, top, less, ties):
-    """Add a tile to what is known of its rows.
-
-    That is the largest logit, the sum of exp(z - largest) where it is less than 1, and how often it is 1.
-    """
-    new = tl.maximum(top, tl.max(x, 1))
-    shift = tl.where(new == -INF, 0.0, new)  # nothing but masked classes so far
-    higher = new > top
-    less = tl.where(higher, (less + ties) * tl.exp(top - shift), less)
-    ties = tl.where(higher, 0.0, ties)
-    at_top = x == new[:, None]
-    less += tl.sum(tl.where(at_top, 0.0, tl.exp(x - shift[:, None])), 1)
-    ties += tl.sum(tl.where(at_top, 1.0, 0.0), 1)
-    return new, less, ties
-
-
-@triton.jit
-def top_and_rest(x, rows, counts, c, of_class, ONE: tl.constexpr, C: tl.constexpr):
-    """Return the largest logit of rows whose first tile is x, and the sum of the other exponentials.
-
-    One of the largest is left out, so that next to q = 1 the small ones lose no digits.
-    """
-    zeros = tl.sum(tl.zeros_like(x), 1)
-    top, less, ties = joined(x, zeros - INF, zeros, zeros)
-    if not ONE:
-        for first in range(C, c, C):
-            k = first + tl.arange(0, C)
-            more = read(rows, k, of_class, counts[:, None] & (k < c)[None, :], -INF)
-            top, less, ties = joined(more, top, less, ties)
-    return top, less + (ties - 1)
-
-
-@triton.jit
-def gamma_at(gammas, at, mask):
-    """Return gammas from memory, as large as they may be."""
-    gamma = tl.load(gammas + at, mask=mask, other=0.0)
-    return tl.where(gamma > e.LARGEST_GAMMA, e.LARGEST_GAMMA, gamma)
-
-
-@triton.jit
-def keep(kept, r, n, first, second, third):
-    """Store three numbers of each row for the gradient."""
-    at = kept + 3 * r
-    tl.store(at, first, mask=r < n)
-    tl.store(at + 1, second, mask=r < n)
-    tl.store(at + 2, third, mask=r < n)
-
-
-@triton.jit
-def what_was_kept(kept, r, counts):
-    """Return the three numbers of each row."""
-    at = kept + 3 * r
-    first, second = tl.load(at, mask=counts, other=0.0), tl.load(at + 1, mask=counts, other=0.0)
-    return first, second, tl.load(at + 2, mask=counts, other=0.0)
 
 
 # Integer targets
 
 
 @triton.jit
-def hard_numbers(x, rows, label, counts, r, c, of_class, gamma, gammas, weights,
-                 KIND: tl.constexpr, POWER: tl.constexpr, WEIGHTED: tl.constexpr,
-                 ONE: tl.constexpr, C: tl.constexpr):  # fmt: skip
+def hard_numbers(x, rows, label, counts, reads, r, c, of_class, gamma, gammas, weights,
+                 KIND: constexpr, POWER: constexpr, WEIGHTED: constexpr,
+                 ONE: constexpr, C: constexpr):  # fmt: skip
     """Return the losses of rows whose first tile is x, and what the gradient needs.
 
     That is the largest logit, phi / sum of exponentials, and phi (1 - p), the last two times the weight.
     """
-    top, rest = top_and_rest(x, rows, counts, c, of_class, ONE, C)
+    top, rest = top_and_rest(x, rows, reads, c, of_class, ONE, C)
     known = counts & (label >= 0) & (label < c)
     z_y = tl.load(rows + label * of_class, mask=known, other=float("nan")).to(tl.float32)  # no class: no loss
     if KIND == ROWS:
@@ -149,16 +89,17 @@ def hard_numbers(x, rows, label, counts, r, c, of_class, gamma, gammas, weights,
 
 @triton.jit
 def hard_losses(losses, kept, z, target, gammas, weights, n, c, outer, of_class, inner, step, gamma, ignore,
-                KIND: tl.constexpr, POWER: tl.constexpr, WEIGHTED: tl.constexpr, KEPT: tl.constexpr,
-                ONE: tl.constexpr, R: tl.constexpr, C: tl.constexpr):  # fmt: skip
+                KIND: constexpr, POWER: constexpr, WEIGHTED: constexpr, KEPT: constexpr,
+                ONE: constexpr, SKIP: constexpr, R: constexpr, C: constexpr):  # fmt: skip
     """Fill losses for labels, and what is kept for the gradient."""
     r, k = rows_of(R), tl.arange(0, C)
     label = tl.load(target + r, mask=r < n, other=ignore)
-    counts = label != ignore  # an ignored row is not even read
+    counts = label != ignore
+    reads = counts if SKIP else r < n
     rows = z + base(r, outer, inner, step)
-    x = read(rows, k, of_class, counts[:, None] & (k < c)[None, :], -INF)
+    x = read(rows, k, of_class, reads[:, None] & (k < c)[None, :], -INF)
     loss, top, factor, at_target = hard_numbers(
-        x, rows, label, counts, r, c, of_class, gamma, gammas, weights, KIND, POWER, WEIGHTED, ONE, C
+        x, rows, label, counts, reads, r, c, of_class, gamma, gammas, weights, KIND, POWER, WEIGHTED, ONE, C
     )
     tl.store(losses + r, tl.where(counts, loss, 0.0), mask=r < n)
     if KEPT:
@@ -168,36 +109,46 @@ def hard_losses(losses, kept, z, target, gammas, weights, n, c, outer, of_class,
 @triton.jit
 def hard_gradient(result, kept, grad, z, target, gammas, weights, n, c, outer, of_class, inner, step,
                   to_outer, to_class, to_inner, to_step, grad_step, gamma, ignore,
-                  KIND: tl.constexpr, POWER: tl.constexpr, WEIGHTED: tl.constexpr, KEPT: tl.constexpr,
-                  ONE: tl.constexpr, R: tl.constexpr, C: tl.constexpr):  # fmt: skip
+                  KIND: constexpr, POWER: constexpr, WEIGHTED: constexpr, KEPT: constexpr,
+                  ONE: constexpr, SKIP: constexpr, R: constexpr, C: constexpr):  # fmt: skip
     """Fill the gradient by the logits: that of cross entropy, times phi."""
     r, columns = rows_of(R), tl.arange(0, C)
     label = tl.load(target + r, mask=r < n, other=ignore)
     counts = label != ignore
+    reads = counts if SKIP else r < n
     rows, to = z + base(r, outer, inner, step), result + base(r, to_outer, to_inner, to_step)
     by = tl.load(grad + r * grad_step, mask=counts, other=0.0)
     if ONE:
-        x = read(rows, columns, of_class, counts[:, None] & (columns < c)[None, :], -INF)
+        x = read(rows, columns, of_class, reads[:, None] & (columns < c)[None, :], -INF)
     if KEPT:
         top, factor, at_target = what_was_kept(kept, r, counts)
     else:
         _, top, factor, at_target = hard_numbers(
-            x, rows, label, counts, r, c, of_class, gamma, gammas, weights, KIND, POWER, WEIGHTED, ONE, C
+            x,
+            rows,
+            label,
+            counts,
+            reads,
+            r,
+            c,
+            of_class,
+            gamma,
+            gammas,
+            weights,
+            KIND,
+            POWER,
+            WEIGHTED,
+            ONE,
+            C,
         )
     for first in range(0, C if ONE else c, C):
         k = first + columns
         inside = (k < c)[None, :]
         if not ONE:
-            x = read(rows, k, of_class, counts[:, None] & inside, -INF)
+            x = read(rows, k, of_class, reads[:, None] & inside, -INF)
         slope = tl.exp(x - top[:, None]) * (factor * by)[:, None]
         slope = tl.where(k[None, :] == label[:, None], -(at_target * by)[:, None], slope)
         write(to, k, to_class, tl.where(counts[:, None], slope, 0.0), (r < n)[:, None] & inside)
-
-
-@triton.jit
-def write(to, k, to_class, x, mask):
-    """Store a tile, in the dtype that is there."""
-    tl.store(to[:, None] + k.to(tl.int64)[None, :] * to_class, x.to(to.dtype.element_ty), mask=mask)
 
 
 # Distributions, and smoothed integer targets
@@ -205,7 +156,7 @@ def write(to, k, to_class, x, mask):
 
 @triton.jit
 def targets(v_rows, v_class, label, counts, k, c, weights, smoothing,
-            HARD: tl.constexpr, WEIGHTED: tl.constexpr):  # fmt: skip
+            HARD: constexpr, WEIGHTED: constexpr):  # fmt: skip
     """Return a tile of targets: weights[k] ((1 - smoothing) v[k] + smoothing / c)."""
     inside = (k < c)[None, :]
     if HARD:
@@ -220,7 +171,7 @@ def targets(v_rows, v_class, label, counts, k, c, weights, smoothing,
 
 
 @triton.jit
-def parts(x, v, top, rest, gamma, gammas, r, counts, k, c, KIND: tl.constexpr, POWER: tl.constexpr):
+def parts(x, v, top, rest, gamma, gammas, r, counts, k, c, KIND: constexpr, POWER: constexpr):
     """Return tiles of the terms of the loss, of v phi(q), which is -d loss / d log q, of q and of 1 - q."""
     if KIND == ROWS:
         gamma = gamma_at(gammas, r, counts)[:, None]
@@ -241,8 +192,8 @@ def parts(x, v, top, rest, gamma, gammas, r, counts, k, c, KIND: tl.constexpr, P
 @triton.jit
 def soft_losses(losses, kept, z, target, gammas, weights, n, c, outer, of_class, inner, step,
                 v_outer, v_class, v_inner, v_step, gamma, smoothing, ignore,
-                HARD: tl.constexpr, KIND: tl.constexpr, POWER: tl.constexpr, WEIGHTED: tl.constexpr,
-                KEPT: tl.constexpr, ONE: tl.constexpr, R: tl.constexpr, C: tl.constexpr):  # fmt: skip
+                HARD: constexpr, KIND: constexpr, POWER: constexpr, WEIGHTED: constexpr,
+                KEPT: constexpr, ONE: constexpr, SKIP: constexpr, R: constexpr, C: constexpr):  # fmt: skip
     """Fill losses for distributions or smoothed labels, and what is kept for the gradient.
 
     That is the largest logit, the sum of the other exponentials, and the sum of v phi(q).
@@ -254,13 +205,14 @@ def soft_losses(losses, kept, z, target, gammas, weights, n, c, outer, of_class,
         counts, v_rows = label != ignore, rows
     else:
         label, counts, v_rows = r, r < n, target + base(r, v_outer, v_inner, v_step)
-    x = read(rows, columns, of_class, counts[:, None] & (columns < c)[None, :], -INF)
-    top, rest = top_and_rest(x, rows, counts, c, of_class, ONE, C)
+    reads = counts if SKIP else r < n
+    x = read(rows, columns, of_class, reads[:, None] & (columns < c)[None, :], -INF)
+    top, rest = top_and_rest(x, rows, reads, c, of_class, ONE, C)
     loss, total = tl.zeros_like(top), tl.zeros_like(top)
     for first in range(0, C if ONE else c, C):
         k = first + columns
         if not ONE:
-            x = read(rows, k, of_class, counts[:, None] & (k < c)[None, :], -INF)
+            x = read(rows, k, of_class, reads[:, None] & (k < c)[None, :], -INF)
         v = targets(v_rows, v_class, label, counts, k, c, weights, smoothing, HARD, WEIGHTED)
         term, slope, _, _ = parts(x, v, top, rest, gamma, gammas, r, counts, k, c, KIND, POWER)
         loss += tl.sum(term, 1)
@@ -274,8 +226,8 @@ def soft_losses(losses, kept, z, target, gammas, weights, n, c, outer, of_class,
 def soft_gradient(result, kept, grad, z, target, gammas, weights, n, c, outer, of_class, inner, step,
                   v_outer, v_class, v_inner, v_step, to_outer, to_class, to_inner, to_step, grad_step,
                   gamma, smoothing, ignore,
-                  HARD: tl.constexpr, KIND: tl.constexpr, POWER: tl.constexpr, WEIGHTED: tl.constexpr,
-                  KEPT: tl.constexpr, ONE: tl.constexpr, R: tl.constexpr, C: tl.constexpr):  # fmt: skip
+                  HARD: constexpr, KIND: constexpr, POWER: constexpr, WEIGHTED: constexpr,
+                  KEPT: constexpr, ONE: constexpr, SKIP: constexpr, R: constexpr, C: constexpr):  # fmt: skip
     """Fill the gradient by the logits."""
     r, columns = rows_of(R), tl.arange(0, C)
     rows, to = z + base(r, outer, inner, step), result + base(r, to_outer, to_inner, to_step)
@@ -284,18 +236,19 @@ def soft_gradient(result, kept, grad, z, target, gammas, weights, n, c, outer, o
         counts, v_rows = label != ignore, rows
     else:
         label, counts, v_rows = r, r < n, target + base(r, v_outer, v_inner, v_step)
+    reads = counts if SKIP else r < n
     by = tl.load(grad + r * grad_step, mask=counts, other=0.0)
     if ONE:
-        x = read(rows, columns, of_class, counts[:, None] & (columns < c)[None, :], -INF)
+        x = read(rows, columns, of_class, reads[:, None] & (columns < c)[None, :], -INF)
     if KEPT:
         top, rest, total = what_was_kept(kept, r, counts)
     else:
-        top, rest = top_and_rest(x, rows, counts, c, of_class, ONE, C)
+        top, rest = top_and_rest(x, rows, reads, c, of_class, ONE, C)
     for first in range(0, C if ONE else c, C):
         k = first + columns
         inside = (k < c)[None, :]
         if not ONE:
-            x = read(rows, k, of_class, counts[:, None] & inside, -INF)
+            x = read(rows, k, of_class, reads[:, None] & inside, -INF)
         v = targets(v_rows, v_class, label, counts, k, c, weights, smoothing, HARD, WEIGHTED)
         _, slope, q, miss = parts(x, v, top, rest, gamma, gammas, r, counts, k, c, KIND, POWER)
         if not KEPT:
@@ -337,7 +290,6 @@ def _arguments(p: Softmax) -> tuple[bool, int, dict[str, Any]]:
     hard, c = p.hard and not p.smoothing, p.z.shape[p.dim]
     z = as_rows(p.z, p.dim)
     n = p.z.numel() // c
-    longest = SIDE_BY_SIDE if z.where[1] != 1 else LONGEST if hard else WHOLE_ROW
     args: dict[str, Any] = {"z": z.tensor, "n": n, "c": c}
     args |= zip(("outer", "of_class", "inner", "step"), z.where, strict=True)
     args |= {"gamma": min(p.gamma, LARGEST_GAMMA), "ignore": p.ignore, "KIND": p.kind, "gammas": None}
@@ -354,7 +306,14 @@ def _arguments(p: Softmax) -> tuple[bool, int, dict[str, Any]]:
         args |= zip(("v_outer", "v_class", "v_inner", "v_step"), v.where, strict=True)
         args |= {"HARD": p.hard, "smoothing": p.smoothing}
         args.setdefault("target", v.tensor)
+    return hard, n, args | _tile(c, z.where[1] != 1, hard)
+
+
+def _tile(c: int, images: bool, hard: bool) -> dict[str, Any]:
+    """Return how c classes are divided between programs."""
+    longest = LONGEST_IN_IMAGES if images else LONGEST if hard else LONGEST_SOFT
     width = max(2, min(triton.next_power_of_2(c), longest))
-    rows = max(1, ENTRIES // width)
-    args |= {"KEPT": c >= KEEP, "ONE": c <= width, "R": rows, "C": width}
-    return hard, n, args | {"num_warps": max(4, rows * width // 512)}
+    rows = max(1, (IN_IMAGES if images else ENTRIES) // width)
+    warps = rows * width // (256 if rows > 1 else 512)  # of 32 threads
+    one = {"KEPT": c >= KEEP, "ONE": c <= width, "SKIP": not images, "R": rows, "C": width}
+    return one | {"num_warps": max(4, warps)}
