@@ -39,10 +39,15 @@ def softmax_losses() -> dict[str, Loss]:
         return lambda z, y: losses.focal_loss(z, y, alpha=None, gamma=GAMMA, reduction="mean")
 
     def liger() -> Loss:
-        loss: Loss = importlib.import_module("liger_kernel.transformers.cross_entropy").LigerCrossEntropyLoss()
+        loss: Loss = importlib.import_module(
+            "liger_kernel.transformers.cross_entropy"
+        ).LigerCrossEntropyLoss()
         return lambda z, y: loss(z.clone(), y)  # it writes its gradient over the logits
 
-    ours: dict[str, Loss] = {"cross_entropy": F.cross_entropy, "refocal": lambda z, y: focal_loss(z, y, GAMMA)}
+    ours: dict[str, Loss] = {
+        "cross_entropy": F.cross_entropy,
+        "refocal": lambda z, y: focal_loss(z, y, GAMMA),
+    }
     compiled = {
         "cross_entropy, compiled": torch.compile(F.cross_entropy),
         "refocal, compiled": torch.compile(lambda z, y: focal_loss(z, y, GAMMA)),

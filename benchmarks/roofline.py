@@ -41,7 +41,18 @@ KERNELS = {
 BY_INDEX = ("gather", "nll_loss_forward")
 """Operations that read a few entries of their first input."""
 
-MADE = ("fill_", "zero_", "zeros_like", "ones_like", "full_like", "full", "zeros", "ones", "arange", "new_full")
+MADE = (
+    "fill_",
+    "zero_",
+    "zeros_like",
+    "ones_like",
+    "full_like",
+    "full",
+    "zeros",
+    "ones",
+    "arange",
+    "new_full",
+)
 """Operations that read nothing."""
 
 FREE = ("detach", "alias", "empty")
@@ -119,7 +130,11 @@ def table() -> list[tuple[str, str, float, float | None]]:
         ("softmax, labels", "refocal, eager", of_closed_form(hard)),
         ("softmax, distributions", "F.cross_entropy", of_autograd(F.cross_entropy, logits())),
         ("softmax, distributions", "refocal, eager", of_closed_form(soft)),
-        ("sigmoid", "F.binary_cross_entropy_with_logits", of_autograd(F.binary_cross_entropy_with_logits, logits())),
+        (
+            "sigmoid",
+            "F.binary_cross_entropy_with_logits",
+            of_autograd(F.binary_cross_entropy_with_logits, logits()),
+        ),
         ("sigmoid", "torchvision's formula", of_autograd(torchvision_formula, logits())),
         ("sigmoid", "refocal, eager", of_closed_form(sigmoid)),
         ("log_psi, up to 8192 classes", "log_softmax", (passes(lambda: z.log_softmax(1)), None)),

@@ -61,7 +61,9 @@ def sigmoid(reduction: str, *, gradient: bool = False, gamma: Any = 2.0, alpha: 
     return run
 
 
-def softmax(c: int, *, gradient: bool = False, hard: bool = True, kind: int = OF_ALL, gamma: float = 2.0) -> Launch:
+def softmax(
+    c: int, *, gradient: bool = False, hard: bool = True, kind: int = OF_ALL, gamma: float = 2.0
+) -> Launch:
     def run(dtype: torch.dtype) -> Any:
         z = torch.zeros(64, c, dtype=dtype)
         gammas = {OF_ALL: None, OF_ROWS: torch.ones(64), OF_CLASSES: torch.ones(c)}[kind]

@@ -57,7 +57,17 @@ def _log_phi(q, neg_log_q, gamma, WHOLE: tl.constexpr):
 
 @triton.jit
 def _log_h(
-    z, is_top, top, base, scale, neg_log_top, log_phi_top, gamma, shift, WHOLE: tl.constexpr, OWN: tl.constexpr
+    z,
+    is_top,
+    top,
+    base,
+    scale,
+    neg_log_top,
+    log_phi_top,
+    gamma,
+    shift,
+    WHOLE: tl.constexpr,
+    OWN: tl.constexpr,
 ):
     """Return log h of each class minus that of the top; q below the top is e^(z - base) times the scale."""
     q = tl.where(is_top, 0.0, tl.exp(z - base) * scale)

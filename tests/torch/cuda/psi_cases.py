@@ -1,4 +1,4 @@
-"""psi and its logarithm by Triton's interpreter: run by `test_interpreted.py` in a process of its own."""
+"""psi and its logarithm by Triton's interpreter: what `test_interpreted.py` runs in a process of its own."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import torch
 import refocal
 from refocal import _compiled, focal
 from refocal._arrays import map_rows
-
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of NumPy, of log(0) in the interpreter
 
 TOLERANCE = 2e-6
 GAMMAS = [0.0, 0.5, 1.0, 2.0, 3.0, 7.3, 16.0]
@@ -123,7 +121,12 @@ def test_next_to_one_nothing_is_lost(launch):
 def test_every_layout(launch, shape, axis):
     z = torch.from_numpy(awkward_logits(shape))
     expected = expected_log_psi(z, 2.5, axis)
-    layouts = [z, z.mT.contiguous().mT, torch.stack([z, z], -1)[..., 0], z.movedim(0, -1).contiguous().movedim(-1, 0)]
+    layouts = [
+        z,
+        z.mT.contiguous().mT,
+        torch.stack([z, z], -1)[..., 0],
+        z.movedim(0, -1).contiguous().movedim(-1, 0),
+    ]
     for x in layouts:
         assert_close(refocal.log_psi(x, 2.5, axis=axis), expected)
     if z.ndim == 4:
@@ -150,12 +153,16 @@ def test_more_rows_than_a_program_does(launch, monkeypatch):
     assert_close(refocal.log_psi(torch.from_numpy(z), 2.0, axis=1), expected_log_psi(z, 2.0, 1))
 
 
-@pytest.mark.parametrize("k, gamma", [*((k, gamma) for k in (2, 10) for gamma in GAMMAS), (19, 2.0), (19, 0.5)])
+@pytest.mark.parametrize(
+    "k, gamma", [*((k, gamma) for k in (2, 10) for gamma in GAMMAS), (19, 2.0), (19, 0.5)]
+)
 def test_psi_of_scores(launch, k, gamma):
     rng = np.random.default_rng(1)
     p = np.concatenate([rng.dirichlet(np.full(k, a), size=3) for a in (0.05, 1.0, 30.0)])
     p = np.concatenate([p, np.eye(k)[:1], np.eye(k)[-1:], np.full((1, k), 1 / k)])
-    p = np.concatenate([p, [[0.5, 0.5, *[0.0] * (k - 2)], [1 - 1e-7, 1e-7, *[0.0] * (k - 2)]]]).astype(np.float32)
+    p = np.concatenate([p, [[0.5, 0.5, *[0.0] * (k - 2)], [1 - 1e-7, 1e-7, *[0.0] * (k - 2)]]]).astype(
+        np.float32
+    )
     expected = map_rows(focal.psi_body, p.astype(np.float64), gamma, axis=1)
     found = refocal.psi(torch.from_numpy(p), gamma)
     assert_close(found, expected)
@@ -197,7 +204,10 @@ def test_large_gammas_are_as_exact_as_array_operations(launch, monkeypatch):
     monkeypatch.setattr(_compiled, "_fits_gpu", lambda x: False)
     plain = refocal.log_psi(z, 300.0)
     some = np.isfinite(expected)
-    far = [np.abs(y.double().numpy()[some] - expected[some]) / np.maximum(1, np.abs(expected[some])) for y in (found, plain)]
+    far = [
+        np.abs(y.double().numpy()[some] - expected[some]) / np.maximum(1, np.abs(expected[some]))
+        for y in (found, plain)
+    ]
     assert far[0].max() <= 2 * far[1].max() + TOLERANCE
     assert (found.isnan() == plain.isnan()).all()
 

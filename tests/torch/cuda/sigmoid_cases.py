@@ -1,4 +1,4 @@
-"""The sigmoid focal loss by Triton's interpreter: run by `test_interpreted.py` in a process of its own."""
+"""The sigmoid focal loss by Triton's interpreter: what `test_interpreted.py` runs in a process of its own."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import pytest
 import torch
 
 from refocal.torch import dispatch, sigmoid_focal_loss, which_form
-
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of NumPy, of what `where` leaves out
 
 SPECIAL = [0.0, -0.0, 1e-20, 30.0, -30.0, 90.0, -90.0, 1e4, -1e4, float("inf"), float("-inf")]
 
@@ -41,7 +39,9 @@ def value_and_gradient(loss, z):
 def assert_as_double(loss, z, gamma=2.0, bar=1e-5):
     """Check a loss and its gradient against eager double precision, by the bars of the kernels for the CPU."""
     rtol = bar * (1 + gamma)
-    for found, expected in zip(value_and_gradient(loss, z), value_and_gradient(loss, z.double()), strict=True):
+    for found, expected in zip(
+        value_and_gradient(loss, z), value_and_gradient(loss, z.double()), strict=True
+    ):
         torch.testing.assert_close(found.double(), expected, rtol=rtol, atol=1e-36, equal_nan=True)
 
 
@@ -64,7 +64,9 @@ def test_gammas(gamma):
 
 def test_mpmath():
     z, y = problem(20, seed=1, special=[0.0, 20.0, -20.0])
-    found, slope = value_and_gradient(functools.partial(sigmoid_focal_loss, target=y, gamma=2.5, reduction="none"), z)
+    found, slope = value_and_gradient(
+        functools.partial(sigmoid_focal_loss, target=y, gamma=2.5, reduction="none"), z
+    )
 
     def loss(x, y):
         p = 1 / (1 + mpmath.exp(-x))
@@ -155,7 +157,9 @@ def test_a_target_that_is_none_is_nan_and_a_nan_stays_where_it_is():
 def test_nothing_to_average():
     assert sigmoid_focal_loss(torch.zeros(0), torch.zeros(0)).isnan()
     assert sigmoid_focal_loss(torch.zeros(0), torch.zeros(0), reduction="sum") == 0
-    found, slope = value_and_gradient(lambda z: sigmoid_focal_loss(z, -torch.ones(3), ignore_index=-1), torch.zeros(3))
+    found, slope = value_and_gradient(
+        lambda z: sigmoid_focal_loss(z, -torch.ones(3), ignore_index=-1), torch.zeros(3)
+    )
     assert found.isnan()
     assert slope.tolist() == [0, 0, 0]
 
@@ -181,7 +185,9 @@ def test_torch_compile_calls_the_operator():
     for x in (z, z.bfloat16()):
         compiled = torch.compile(lambda z: sigmoid_focal_loss(z, y, 2.0), fullgraph=True, backend="aot_eager")
         for found, expected in zip(
-            value_and_gradient(compiled, x), value_and_gradient(lambda z: sigmoid_focal_loss(z, y, 2.0), x), strict=True
+            value_and_gradient(compiled, x),
+            value_and_gradient(lambda z: sigmoid_focal_loss(z, y, 2.0), x),
+            strict=True,
         ):
             torch.testing.assert_close(found, expected)
 
