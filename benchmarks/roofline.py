@@ -81,7 +81,7 @@ class Count(TorchDispatchMode):
             elif name in MADE:
                 given = []
             elif name == "binary_cross_entropy_with_logits":
-                # In PyTorch's code that is log_sigmoid (2), 1 - y (2), times z (3), minus the first (3); a mean (1).
+                # In PyTorch's code: log_sigmoid (2), 1 - y (2), times z (3), minus the first (3), a mean (1).
                 none = len(args) > 4 and args[4] == 0
                 given, made = given[:1] * (10 if none else 11), []
             self.bytes += sum(map(size, given)) + sum(map(size, made))

@@ -224,7 +224,7 @@ def _fits(x: Array) -> bool:
 
 
 def _fits_gpu(x: Array) -> bool:
-    """Whether Triton's kernels can compute with an array; never where somebody follows what is done with it."""
+    """Whether Triton's kernels can compute with an array: not where somebody follows the operations."""
     if not is_torch(x) or not are_plain_tensors(x):
         return False
     torch = sys.modules["torch"]

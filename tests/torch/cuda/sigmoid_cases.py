@@ -37,7 +37,7 @@ def value_and_gradient(loss, z):
 
 
 def assert_as_double(loss, z, gamma=2.0, bar=1e-5):
-    """Check a loss and its gradient against eager double precision, by the bars of the kernels for the CPU."""
+    """Check a loss and its gradient against double precision, by the bars of the kernels for the CPU."""
     rtol = bar * (1 + gamma)
     for found, expected in zip(
         value_and_gradient(loss, z), value_and_gradient(loss, z.double()), strict=True

@@ -18,9 +18,8 @@ def log1p(x):
 
 
 @triton.jit
-def log_complement(q):
-    """Return log(1 - q) of 0 <= q <= 1/2, exact for small q too: the series of -2 atanh(q / (2 - q))."""
-    s = q / (2.0 - q)
+def _double_atanh(s):
+    """Return 2 atanh(s) of |s| <= 1/3, to the last digit, by its series."""
     t = s * s
     y = 1.0 / 15.0
     y = y * t + 1.0 / 13.0
@@ -29,10 +28,22 @@ def log_complement(q):
     y = y * t + 1.0 / 7.0
     y = y * t + 1.0 / 5.0
     y = y * t + 1.0 / 3.0
-    return -2.0 * s * (y * t + 1.0)
+    return 2.0 * s * (y * t + 1.0)
+
+
+@triton.jit
+def log1p_of_share(x):
+    """Return log(1 + x) of 0 <= x <= 1, in half the instructions of `log1p`."""
+    return _double_atanh(x / (2.0 + x))
+
+
+@triton.jit
+def log_complement(q):
+    """Return log(1 - q) of 0 <= q <= 1/2, exact for small q too."""
+    return -_double_atanh(q / (2.0 - q))
 
 
 @triton.jit
 def softplus(x):
     """Return log(1 + e^x)."""
-    return log1p(tl.exp(-tl.abs(x))) + tl.where(x > 0.0, x, 0.0)
+    return log1p_of_share(tl.exp(-tl.abs(x))) + tl.where(x > 0.0, x, 0.0)

@@ -16,7 +16,7 @@ from torch import Tensor
 from refocal._checks import LARGEST_GAMMA
 from refocal.kernels import SLACK
 from refocal.kernels.cuda.launch import on_device_of
-from refocal.kernels.cuda.numbers import log1p
+from refocal.kernels.cuda.numbers import log1p_of_share
 from refocal.torch.eager import Number, Sigmoid
 
 BLOCK = 1024
@@ -35,7 +35,7 @@ NARROW = 1 << 31
 def _parts(z):
     """Return p and 1 - p of p = sigmoid(z), and -log p and -log(1 - p)."""
     e = tl.exp(-tl.abs(z))
-    log = log1p(e)
+    log = log1p_of_share(e)
     near = 1.0 / (1.0 + e)
     far = e * near
     up = z > 0.0
@@ -183,7 +183,7 @@ def sigmoid_gradient(
     VEC: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The gradient by the logits, see `sigmoid_losses`, times a number in float32, or if EACH one for each."""
+    """The gradient by the logits, see `sigmoid_losses`, times a number, or if EACH one for each entry."""
     n = n // VEC * VEC
     i, there = _where(n, BLOCK, FAR)
     z, v, counts = _entries(z_at, y_at, i, there, ignore, share, even)
