@@ -186,8 +186,8 @@ def sigmoid_focal_loss(
     Args:
         logits: Scores before the sigmoid, of any shape.
         target: 0 or 1, or probabilities, of the same shape. Others than ``ignore_index`` raise ValueError,
-            where a look at them does not have to wait (not on other devices than the CPU, nor inside
-            `torch.func`); 0.01 beyond is taken for rounding.
+            where a look at them does not have to wait (not on other devices than the CPU, where kernels make
+            loss and gradient NaN, nor inside `torch.func`); 0.01 beyond is taken for rounding.
         gamma: A number >= 0, or one for each class.
         alpha: The weight of y = 1 against 1 - alpha, in (0, 1), or one for each class; None for no
             weights.
