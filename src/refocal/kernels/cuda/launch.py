@@ -21,7 +21,7 @@ LONGEST = 8192
 SOME = 1024
 """How many entries a program works on at a time, at least, where there are so many."""
 
-AT_A_TIME = 4096
+AT_A_TIME = 2048
 """How many classes of a longer row a program reads at a time."""
 
 VECTOR = 16

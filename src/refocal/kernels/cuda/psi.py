@@ -28,6 +28,17 @@ def _first(x, value, c, k):
 
 
 @triton.jit
+def _of_classes(gammas_at, shifts_at, gamma, c, k, OWN: tl.constexpr):
+    """Return gamma of classes, and what is added to their log h."""
+    if OWN:
+        gamma = tl.load(gammas_at + c, mask=c < k, other=0.0)
+        shift = tl.load(shifts_at + c, mask=c < k, other=0.0)
+    else:
+        shift = 0.0
+    return gamma, shift
+
+
+@triton.jit
 def _numbers_of_top(log_odds, gamma):
     """Return -log q and log phi of the top class, given log((1 - q) / q)."""
     neg_log_q = softplus(log_odds)
@@ -175,16 +186,12 @@ def psi_of_short_rows(
         second = tl.where(second == -INFINITY, top, second)
         rest = tl.sum(tl.where(is_top, 0.0, tl.exp(z - second)), axis=1, keep_dims=True)
         lead = top - second
-        shift = 0.0
-        gamma_top = gamma
-        if OWN:
-            gamma_top = tl.load(gammas_at + first, mask=first < k, other=0.0)
-            gamma = tl.load(gammas_at + c, mask=c < k, other=0.0)
-            shift = tl.load(shifts_at + c, mask=c < k, other=0.0)
+        gamma_top, _ = _of_classes(gammas_at, shifts_at, gamma, first, k, OWN)
+        of_class, shift = _of_classes(gammas_at, shifts_at, gamma, c, k, OWN)
         log_odds = tl.where(rest == 0.0, LOWEST, tl.log(rest) - lead)
         neg_log_top, log_phi_top = _numbers_of_top(log_odds, gamma_top)
         scale = tl.exp(-lead - neg_log_top)
-        t = _log_h(z, is_top, top, second, scale, neg_log_top, log_phi_top, gamma, shift, WHOLE, OWN)
+        t = _log_h(z, is_top, top, second, scale, neg_log_top, log_phi_top, of_class, shift, WHOLE, OWN)
         if OWN:  # another class may have become the largest
             most = tl.max(t, axis=1, keep_dims=True)
             is_top = c == _first(t, most, c, k)
@@ -293,10 +300,7 @@ def psi_of_long_rows(
         top, first, second, rest = _all_lanes(tops, at_top, seconds, rests, k)
         top = tl.where(tl.abs(top) == INFINITY, float("nan"), top)
         lead = top - second
-        shift = 0.0
-        gamma_top = gamma
-        if OWN:
-            gamma_top = tl.load(gammas_at + first, mask=first < k, other=0.0)
+        gamma_top, _ = _of_classes(gammas_at, shifts_at, gamma, first, k, OWN)
         log_odds = tl.where(rest == 0.0, LOWEST, tl.log(rest) - lead)
         neg_log_top, log_phi_top = _numbers_of_top(log_odds, gamma_top)
         scale = tl.exp(-lead - neg_log_top)
@@ -305,10 +309,8 @@ def psi_of_long_rows(
             c = last - back + lanes
             z = tl.load(z_at + c, mask=c < k, other=-INFINITY).to(tl.float32)
             is_top = c == first
-            if OWN:
-                gamma = tl.load(gammas_at + c, mask=c < k, other=0.0)
-                shift = tl.load(shifts_at + c, mask=c < k, other=0.0)
-            t = _log_h(z, is_top, top, second, scale, neg_log_top, log_phi_top, gamma, shift, WHOLE, OWN)
+            of_class, shift = _of_classes(gammas_at, shifts_at, gamma, c, k, OWN)
+            t = _log_h(z, is_top, top, second, scale, neg_log_top, log_phi_top, of_class, shift, WHOLE, OWN)
             if OWN:
                 tops, at_top, seconds, rests = _join(t, c, tops, at_top, seconds, rests)
             else:
@@ -324,10 +326,9 @@ def psi_of_long_rows(
         for start in range(0, k, COLS):
             c = start + lanes
             z = tl.load(z_at + c, mask=c < k, other=-INFINITY).to(tl.float32)
-            if OWN:
-                gamma = tl.load(gammas_at + c, mask=c < k, other=0.0)
-                shift = tl.load(shifts_at + c, mask=c < k, other=0.0)
-            t = _log_h(z, c == first, top, second, scale, neg_log_top, log_phi_top, gamma, shift, WHOLE, OWN)
+            of_class, shift = _of_classes(gammas_at, shifts_at, gamma, c, k, OWN)
+            is_top = c == first
+            t = _log_h(z, is_top, top, second, scale, neg_log_top, log_phi_top, of_class, shift, WHOLE, OWN)
             if LOGARITHM:
                 result = t - most - log_sum
             else:
