@@ -1,11 +1,16 @@
 """What every doctest may use without importing it, and what no test leaves behind."""
 
+import importlib.util
 import sys
 
 import numpy as np
 import pytest
 
 from refocal import Objective
+
+# Triton is for Linux alone, and the other parts of the package are tested without it too.
+WITH_TRITON = ["src/refocal/torch/cuda/[!_]*.py", "src/refocal/kernels/cuda/[!_]*.py"]
+collect_ignore_glob = [] if importlib.util.find_spec("triton") else WITH_TRITON
 
 
 @pytest.fixture(autouse=True)

@@ -440,7 +440,13 @@ print(which_form(z, y), round(float(focal_loss(z, y)), 4))
 
 
 @pytest.mark.parametrize(
-    "args, variables", [(["broken"], {}), ([], {"NUMBA_DISABLE_JIT": "1"}), ([], {"REFOCAL_KERNELS": "off"})]
+    "args, variables",
+    [
+        (["broken"], {}),
+        ([], {"NUMBA_DISABLE_JIT": "1"}),
+        ([], {"REFOCAL_KERNELS": "off"}),
+        ([], {"REFOCAL_KERNELS": "cuda"}),
+    ],
 )
 def test_without_numba(args, variables, monkeypatch):
     for name, value in variables.items():

@@ -63,14 +63,18 @@ def choose(
     if torch.compiler.is_compiling():
         if torch.compiler.is_exporting():  # the file must not need our operators
             return "formula"
-        fits = (z.device.type == "cpu" and narrow and _has_kernels()) or cuda.serves(loss, z)
+        fits = z.device.type == "cpu" and narrow and _has_kernels()
+        fits = fits or _fit_triton(loss, z, target, *others)
         return "operator" if fits and one_gamma and one_each else "formula"
     if not are_plain_tensors(z, target, *others):  # somebody follows the operations
         return "formula"
     if one_gamma and z.is_cpu and target.is_cpu and narrow and kernels():
         return "kernel"
-    together = all(x is None or x.device == z.device for x in (target, *others))
-    return "triton" if together and cuda.serves(loss, z) else "eager"
+    return "triton" if _fit_triton(loss, z, target, *others) else "eager"
+
+
+def _fit_triton(loss: type[Loss], z: Tensor, *others: Tensor | None) -> bool:
+    return cuda.serves(loss, z) and all(x is None or x.device == z.device for x in others)
 
 
 def choose_gradient(form: str, *tensors: Tensor | None) -> str:
@@ -85,9 +89,11 @@ def choose_gradient(form: str, *tensors: Tensor | None) -> str:
 _kernels: dict[str, ModuleType] | None = None
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _has_kernels() -> bool:
     return bool(kernels())
+
+
+_has_kernels._dynamo_marked_constant = True  # type: ignore[attr-defined]  # see `refocal.torch.cuda._usable`
 
 
 def kernels() -> dict[str, ModuleType]:

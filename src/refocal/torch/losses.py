@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import numbers
 import operator
 from collections.abc import Callable, Sequence
@@ -39,8 +40,8 @@ def focal_loss(
     Args:
         logits: Scores of shape (C), (N, C) or (N, C, d1, ...), or with the classes elsewhere, see ``dim``.
         target: Class indices of that shape without C, or probabilities of the same shape. An index that is
-            no class raises IndexError; where values cannot be looked at (on a GPU, inside `torch.func`, in
-            compiled code without kernels), loss and gradient are NaN.
+            no class raises IndexError; where values cannot be looked at (in kernels for GPUs, inside
+            `torch.func`, in compiled code without kernels), loss and gradient are NaN.
         gamma: A number >= 0; a list or tuple with one for each class; or a tensor that broadcasts to the rows
             (the shape without C), without gradient. In a compiled function a gamma that changes should be a
             tensor: each new number compiles the function again.
@@ -165,7 +166,16 @@ def _gammas(gamma: Gamma, z: Tensor, dim: int) -> tuple[float, int, Tensor | Non
             f"gamma must have one number for each of the {z.shape[dim]} classes, got {len(values)}"
             + elsewhere(z, dim, lambda axis: z.shape[axis] == len(values))
         )
+    if are_plain_tensors(z):
+        return 0.0, OF_CLASSES, _gammas_on(values, working_dtype(z), z.device)
     return 0.0, OF_CLASSES, z.new_tensor(values, dtype=working_dtype(z))
+
+
+@functools.lru_cache(maxsize=64)
+def _gammas_on(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return gammas on a device. They are moved once: a move waits, and no CUDA graph may have one in it."""
+    with torch.inference_mode(False):  # autograd may need them later
+        return torch.tensor(values, dtype=dtype, device=device)
 
 
 def sigmoid_focal_loss(

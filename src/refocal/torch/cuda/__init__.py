@@ -54,6 +54,10 @@ def _module(p: Loss) -> Any:
     return importlib.import_module(f"refocal.torch.cuda.{MODULES[type(p)]}")
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _usable(device: str) -> bool:
     return usable(device)
+
+
+# All that `torch.compiler.assume_constant_result` does, but for its import of the compiler and of Triton,
+# which takes more than a second.
+_usable._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -314,6 +314,7 @@ def _tile(c: int, images: bool, hard: bool) -> dict[str, Any]:
     longest = LONGEST_IN_IMAGES if images else LONGEST if hard else LONGEST_SOFT
     width = max(2, min(triton.next_power_of_2(c), longest))
     rows = max(1, (IN_IMAGES if images else ENTRIES) // width)
-    warps = rows * width // (256 if rows > 1 else 512)  # of 32 threads
-    one = {"KEPT": c >= KEEP, "ONE": c <= width, "SKIP": not images, "R": rows, "C": width}
-    return one | {"num_warps": max(4, warps)}
+    # Of 32 threads. With more entries each, short rows would need more registers than there are.
+    warps = max(4, rows * width // (512 if rows == 1 else 256 if images else 128))
+    choices = {"KEPT": c >= KEEP, "ONE": c <= width, "SKIP": not images}
+    return choices | {"R": rows, "C": width, "num_warps": warps}
