@@ -219,10 +219,8 @@ def losses(p: Sigmoid, reduction: str) -> tuple[Tensor, Tensor | None]:
     programs = -(-z.numel() // BLOCK)
     sums = z.new_empty((2, programs), dtype=torch.float32)
     _launch(sigmoid_losses, p, z, y, None, sums, EACH=False)
-    total, number = sums.sum(1, dtype=torch.float64).unbind()  # which tells apart more entries than float32
-    if reduction == "sum":
-        return total.to(torch.float32), None
-    return (total / number).to(torch.float32), number.to(torch.float32)
+    total, number = sums.sum(1).unbind()
+    return (total, None) if reduction == "sum" else (total / number, number)
 
 
 def gradient(p: Sigmoid, kept: None, grad: Tensor) -> Tensor:
@@ -249,7 +247,7 @@ def _launch(kernel: Any, p: Sigmoid, z: Tensor, y: Tensor, *places: Tensor | Non
     tables: list[Tensor | None] = [None] * 3
     if tensors:
         axes = max(x.ndim for x in tensors)
-        if axes:
+        if axes and z.shape[z.ndim - axes] > 1:  # the stride of a single class may be anything
             apart, classes = z.stride(z.ndim - axes), z.shape[z.ndim - axes]
         gamma = p.gamma.clamp(max=LARGEST_GAMMA) if isinstance(p.gamma, Tensor) else 0.0
         tables = [_table(x, z, classes) for x in (p.of_one, p.of_zero, gamma)]
