@@ -167,13 +167,13 @@ def _gammas(gamma: Gamma, z: Tensor, dim: int) -> tuple[float, int, Tensor | Non
             + elsewhere(z, dim, lambda axis: z.shape[axis] == len(values))
         )
     if are_plain_tensors(z):
-        return 0.0, OF_CLASSES, _gammas_on(values, working_dtype(z), z.device)
+        return 0.0, OF_CLASSES, _numbers_on(values, working_dtype(z), z.device)
     return 0.0, OF_CLASSES, z.new_tensor(values, dtype=working_dtype(z))
 
 
 @functools.lru_cache(maxsize=64)
-def _gammas_on(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return gammas on a device. They are moved once: a move waits, and no CUDA graph may have one in it."""
+def _numbers_on(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return numbers on a device. They are moved once: a move waits, and no CUDA graph may have one in it."""
     with torch.inference_mode(False):  # autograd may need them later
         return torch.tensor(values, dtype=dtype, device=device)
 
@@ -260,7 +260,12 @@ def _of_classes(name: str, value: float | tuple[float, ...] | Tensor, z: Tensor,
             f"got {len(value)}" + elsewhere(z, axis, lambda other: z.shape[other] == len(value))
         )
     dtype = working_dtype(z)
-    values = value.to(dtype) if isinstance(value, Tensor) else z.new_tensor(value, dtype=dtype)
+    if isinstance(value, Tensor):
+        values = value.to(dtype)
+    elif are_plain_tensors(z):
+        values = _numbers_on(value, dtype, z.device)
+    else:
+        values = z.new_tensor(value, dtype=dtype)
     return values.view([-1] + [1] * (z.ndim - axis - 1))
 
 

@@ -137,6 +137,12 @@ def test_every_layout(launch, shape, axis):
         assert_close(refocal.log_psi(z[:, :, ::2], 2.5, axis=axis), expected[:, :, ::2])
 
 
+def test_long_rows_that_are_not_evenly_spaced(launch):
+    z = torch.from_numpy(np.random.default_rng(8).normal(size=(3, 18, 2, 1)).astype(np.float32))
+    for x in (z.to(memory_format=torch.channels_last)[::2], z[::2], z.expand(3, 18, 2, 2)[:1]):
+        assert_close(refocal.log_psi(x, 2.0, axis=1), expected_log_psi(x, 2.0, 1))
+
+
 def test_many_classes_in_a_block_and_in_many():
     from refocal.kernels.cuda import launch
 

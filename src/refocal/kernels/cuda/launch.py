@@ -48,16 +48,14 @@ def psi(
 ) -> Tensor:
     """Return psi of a tensor or its logarithm, see `refocal._compiled.psi`; nothing waits for the device."""
     k = x.shape[axis]
-    if k > LONGEST and x.stride(axis) != 1:
-        x = x.movedim(axis, -1).contiguous().movedim(-1, axis)
+    n = x.numel() // k
     out = sys.modules["torch"].empty_like(x)
     places = _places(x, out, axis)
-    if places is None:
-        x = x.contiguous()
+    if places is None or (k > LONGEST and any(p.inner != n or p.of_class != 1 for p in places)):
+        x = x.movedim(axis, -1).contiguous().movedim(-1, axis)
         out = sys.modules["torch"].empty_like(x)
         places = _places(x, out, axis)
         assert places is not None  # both are in one piece
-    n = x.numel() // k
     if not n:
         return out
     at, to = places
