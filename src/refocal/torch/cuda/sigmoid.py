@@ -247,7 +247,7 @@ def _launch(kernel: Any, p: Sigmoid, z: Tensor, y: Tensor, *places: Tensor | Non
     tables: list[Tensor | None] = [None] * 3
     if tensors:
         axes = max(x.ndim for x in tensors)
-        if axes and z.shape[z.ndim - axes] > 1:  # the stride of a single class may be anything
+        if axes:
             apart, classes = z.stride(z.ndim - axes), z.shape[z.ndim - axes]
         gamma = p.gamma.clamp(max=LARGEST_GAMMA) if isinstance(p.gamma, Tensor) else 0.0
         tables = [_table(x, z, classes) for x in (p.of_one, p.of_zero, gamma)]
