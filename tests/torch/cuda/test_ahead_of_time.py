@@ -7,6 +7,7 @@ takes many minutes.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -120,6 +121,9 @@ THE_OTHERS: dict[str, Launch] = {
 }
 
 
+ALL = list(itertools.product([*ONE_OF_EACH, *THE_OTHERS], CAPABILITIES, DTYPES))
+
+
 class NoDevice:
     """A driver for a GPU that is not there."""
 
@@ -204,9 +208,7 @@ def test_what_cannot_be_read_by_vectors_is_not(compiled):
     assert not is_vectorised(kernel, "ld")
 
 
-@pytest.mark.parametrize("dtype", DTYPES if EVERYTHING else [], ids=str)
-@pytest.mark.parametrize("capability", CAPABILITIES)
-@pytest.mark.parametrize("name", [*ONE_OF_EACH, *THE_OTHERS])
+@pytest.mark.parametrize("name, capability, dtype", ALL if EVERYTHING else [])
 def test_all(name, capability, dtype, compiled, tmp_path):
     kernels = compiled((ONE_OF_EACH | THE_OTHERS)[name], dtype, capability)
     check(kernels, tmp_path)
