@@ -9,7 +9,8 @@ import pytest
 from refocal import Objective
 
 # Triton is for Linux alone, and the other parts of the package are tested without it too.
-collect_ignore_glob = [] if importlib.util.find_spec("triton") else ["src/refocal/torch/cuda/[!_]*.py"]
+WITH_TRITON = ["src/refocal/torch/cuda/[!_]*.py", "src/refocal/kernels/cuda/[!_]*.py"]
+collect_ignore_glob = [] if importlib.util.find_spec("triton") else WITH_TRITON
 
 
 @pytest.fixture(autouse=True)

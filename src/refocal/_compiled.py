@@ -1,4 +1,5 @@
-"""Arrays to machine code and back: NumPy arrays and tensors on the CPU, where Numba is installed.
+"""Arrays to machine code and back: NumPy arrays and tensors on the CPU, where Numba is installed, and psi
+of tensors on GPUs, where Triton is.
 
 Each function returns None where there is no machine code for its arguments; the caller then computes in array
 operations, which is exact to the same digits, except that machine code gives 0 for a result that is below the
@@ -17,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from refocal import kernels
-from refocal._arrays import Array, is_numpy, namespace, works_in_blocks
+from refocal._arrays import Array, are_plain_tensors, is_numpy, is_torch, namespace, works_in_blocks
 from refocal._checks import TOLERANCE
+from refocal.kernels import cuda
 
 ENOUGH = 1 << 18
 """From so many entries on: array operations do fewer in some milliseconds, while Numba takes half a second to
@@ -59,6 +61,13 @@ def psi(
         check: Raises where scores are no probabilities; it is called where a row does not look like them.
         log_weights: What is subtracted from log h of each class.
     """
+    if _fits_gpu(x):
+        from refocal.kernels.cuda import launch
+
+        if check is not None:
+            check()
+        scores = check is not None
+        return launch.psi(x, gamma, axis, logarithm=logarithm, scores=scores, log_weights=log_weights)
     own = log_weights is not None or isinstance(gamma, tuple)
     gammas = gamma if isinstance(gamma, tuple) else (gamma,)
     if max(gammas) > LARGEST_GAMMA or not _fits(x):
@@ -249,6 +258,16 @@ def _fits(x: Array) -> bool:
         return type(x) is np.ndarray and x.dtype.char in "fd" and x.dtype.isnative and x.flags.aligned
     torch = sys.modules["torch"]
     return x.dtype in (torch.float32, torch.float64) and not (x.is_neg() or x._is_zerotensor())
+
+
+def _fits_gpu(x: Array) -> bool:
+    """Whether Triton's kernels can compute with an array: not where somebody follows the operations."""
+    if not is_torch(x) or not are_plain_tensors(x):
+        return False
+    torch = sys.modules["torch"]
+    if (x.requires_grad and torch.is_grad_enabled()) or x.is_neg() or x._is_zerotensor():
+        return False
+    return x.dtype in (torch.float32, torch.float16, torch.bfloat16) and cuda.usable(x.device.type)
 
 
 def _entries(x: Array) -> int:

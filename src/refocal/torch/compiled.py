@@ -26,7 +26,7 @@ def _operator(name: str, schema: str) -> Any:
 
 def _as_promised(z: Tensor, x: Tensor) -> Tensor:
     """Return x in the strides that the fake forms below promise."""
-    promised = torch.empty_like(z)
+    promised = torch.empty_like(z, dtype=x.dtype)
     return x if x.stride() == promised.stride() else promised.copy_(x)
 
 
@@ -51,13 +51,16 @@ def softmax_gradient(grad: Tensor, kept: Tensor, *args: Any) -> Tensor:
 def sigmoid_losses(*args: Any) -> Tensor:
     """Return the loss of each binary problem."""
     p = Sigmoid(*args)
-    return _as_promised(p.z, dispatch.kernel_losses(p, "none")[0])
+    found = cuda.losses(p)[0] if cuda.serves(Sigmoid, p.z) else dispatch.kernel_losses(p, "none")[0]
+    return _as_promised(p.z, found)
 
 
 @_operator("sigmoid_gradient", f"(Tensor grad, {SIGMOID}) -> Tensor")  # type: ignore[untyped-decorator]
 def sigmoid_gradient(grad: Tensor, *args: Any) -> Tensor:
     """Return the gradient by the logits."""
     p = Sigmoid(*args)
+    if cuda.serves(Sigmoid, p.z):
+        return _as_promised(p.z, cuda.gradient(p, None, grad))
     return _as_promised(p.z, dispatch.kernel_gradient(p, None, grad, 1.0))
 
 
@@ -79,7 +82,7 @@ def _(*args: Any) -> tuple[Tensor, Tensor]:
 
 
 softmax_gradient.register_fake(lambda grad, kept, z, *args: torch.empty_like(z))
-sigmoid_losses.register_fake(lambda z, *args: torch.empty_like(z))
+sigmoid_losses.register_fake(lambda z, *args: torch.empty_like(z, dtype=working_dtype(z)))
 sigmoid_gradient.register_fake(lambda grad, z, *args: torch.empty_like(z))
 
 
@@ -110,6 +113,7 @@ def _gradients(ctx: Any, p: Loss, grad: Tensor, by_z: Callable[[], Tensor]) -> t
     if torch.is_grad_enabled():  # they will be differentiated again
         return *dispatch.by_autograd(p, "none", grad, wanted), *others
     _, by_target = p.wide().gradients(grad, (False, wanted[1]))
+    by_target = by_target if by_target is None else by_target.to(p.target.dtype)
     return by_z() if wanted[0] else None, by_target, *others
 
 

@@ -64,8 +64,8 @@ def choose(
         if torch.compiler.is_exporting():  # the file must not need our operators
             return "formula"
         fits = z.device.type == "cpu" and narrow and _has_kernels()
-        fits = (fits and one_gamma and one_each) or _fit_triton(loss, z, target, *others)
-        return "operator" if fits else "formula"
+        fits = fits or _fit_triton(loss, z, target, *others)
+        return "operator" if fits and one_gamma and one_each else "formula"
     if not are_plain_tensors(z, target, *others):  # somebody follows the operations
         return "formula"
     if one_gamma and z.is_cpu and target.is_cpu and narrow and kernels():
@@ -118,7 +118,7 @@ def loss_of(p: Loss, reduction: str) -> Tensor:
         form = choose(p.z, p.target, loss=Sigmoid, one_gamma=one_gamma, one_each=all(one_each))
     if form != "triton" and not (form == "operator" and cuda.serves(type(p), p.z)):
         p = p.wide()  # other kernels read half precision as it is
-    if form == "kernel":
+    if form == "kernel" or (form == "triton" and isinstance(p, Sigmoid)):
         return _apply(p, form, reduction)
     if form in ("triton", "eager"):
         losses = _apply(p, form, "none")
@@ -148,7 +148,7 @@ class ClosedForm(Function):
         if form == "kernel":
             loss, kept, ctx.count = kernel_losses(p, reduction)
         elif form == "triton":
-            (loss, kept), ctx.count = cuda.losses(p), 1.0
+            (loss, kept), ctx.count = cuda.losses(p, reduction), 1.0
         else:
             loss, kept, ctx.count = p.losses(), None, 1.0
         # Weights and gammas too: their change before the backward pass is an error.
@@ -165,6 +165,8 @@ class ClosedForm(Function):
         if form == "triton" and not cuda.serves(kind, p.z):  # hooks may have given other tensors back
             form = "eager"
         by_z = by_target = None
+        if form != "formula" and kind is Sigmoid and kept is not None:
+            grad = grad / kept  # of a mean, on the device
         if form == "formula":
             by_z, by_target = by_autograd(p, reduction, grad, wanted)
         elif form == "kernel" and wanted[0]:
@@ -175,6 +177,7 @@ class ClosedForm(Function):
             scaled = grad / ctx.count if ctx.count else grad * math.nan  # the mean of no rows
             found, by_target = p.wide().gradients(scaled, wanted)
             by_z = by_z if found is None else found.to(p.z.dtype)
+            by_target = by_target if by_target is None else by_target.to(p.target.dtype)
         return None, by_z, by_target, *[None] * (len(tensors) - 2)
 
 

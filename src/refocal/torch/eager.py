@@ -229,7 +229,7 @@ class Sigmoid(NamedTuple):
 
     z: Tensor
     target: Tensor
-    """As it was given, but in the dtype of the logits."""
+    """As it was given; the methods want it in the dtype of the logits, see `wide`."""
     gamma: Number
     of_one: Number
     """The weight of y = 1."""
@@ -238,10 +238,9 @@ class Sigmoid(NamedTuple):
     smoothing: float
 
     def wide(self) -> Sigmoid:
-        """Return the loss with logits in the dtype to compute in."""
-        if self.z.dtype.itemsize >= 4:
-            return self
-        return self._replace(z=self.z.to(torch.float32), target=self.target.to(torch.float32))
+        """Return the loss with logits and targets in the dtype to compute in."""
+        dtype = working_dtype(self.z)
+        return self._replace(z=self.z.to(dtype), target=self.target.to(dtype))
 
     def losses(self) -> Tensor:
         """Return the loss of each binary problem: the closed form, which autograd can follow too."""

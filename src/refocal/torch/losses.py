@@ -95,7 +95,7 @@ def which_form(logits: Tensor, target: Tensor) -> str:
 
     They are "kernel", "triton", "operator", "eager" and "formula". Sigmoid losses with one gamma for each
     class have no kernel: they are eager where this says kernel. With one alpha or pos_weight for each class
-    they have no operator. On GPUs they are eager where this says triton.
+    they have no operator.
 
     Example:
         >>> which_form(torch.zeros(2, 3, dtype=torch.float64), torch.tensor([0, 1]))
@@ -167,13 +167,13 @@ def _gammas(gamma: Gamma, z: Tensor, dim: int) -> tuple[float, int, Tensor | Non
             + elsewhere(z, dim, lambda axis: z.shape[axis] == len(values))
         )
     if are_plain_tensors(z):
-        return 0.0, OF_CLASSES, _gammas_on(values, working_dtype(z), z.device)
+        return 0.0, OF_CLASSES, _numbers_on(values, working_dtype(z), z.device)
     return 0.0, OF_CLASSES, z.new_tensor(values, dtype=working_dtype(z))
 
 
 @functools.lru_cache(maxsize=64)
-def _gammas_on(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return gammas on a device. They are moved once: a move waits, and no CUDA graph may have one in it."""
+def _numbers_on(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return numbers on a device. They are moved once: a move waits, and no CUDA graph may have one in it."""
     with torch.inference_mode(False):  # autograd may need them later
         return torch.tensor(values, dtype=dtype, device=device)
 
@@ -196,8 +196,8 @@ def sigmoid_focal_loss(
     Args:
         logits: Scores before the sigmoid, of any shape.
         target: 0 or 1, or probabilities, of the same shape. Others than ``ignore_index`` raise ValueError,
-            where a look at them does not have to wait (not on other devices than the CPU, nor inside
-            `torch.func`); 0.01 beyond is taken for rounding.
+            where a look at them does not have to wait (not on other devices than the CPU, where kernels make
+            loss and gradient NaN, nor inside `torch.func`); 0.01 beyond is taken for rounding.
         gamma: A number >= 0, or one for each class.
         alpha: The weight of y = 1 against 1 - alpha, in (0, 1), or one for each class; None for no
             weights.
@@ -221,14 +221,13 @@ def sigmoid_focal_loss(
     spec = SigmoidFocal(gamma, alpha, label_smoothing)
     check_entries_of(logits, target)
     ignore = None if ignore_index is None else ignored_target(ignore_index)
-    z = logits.to(working_dtype(logits))
     axis = class_axis(logits, dim)
-    of_one: Number = 1.0 if spec.alpha is None else _of_classes("alpha", spec.alpha, z, axis)
+    of_one: Number = 1.0 if spec.alpha is None else _of_classes("alpha", spec.alpha, logits, axis)
     of_zero = 1.0 if spec.alpha is None else 1 - of_one
     if pos_weight is not None:
-        of_one = of_one * _of_classes("pos_weight", _pos_weight(pos_weight, logits), z, axis)
-    of_gamma = _of_classes("gamma", spec.gamma, z, axis)
-    problem = Sigmoid(z, target.to(z.dtype), of_gamma, of_one, of_zero, ignore, spec.label_smoothing)
+        of_one = of_one * _of_classes("pos_weight", _pos_weight(pos_weight, logits), logits, axis)
+    of_gamma = _of_classes("gamma", spec.gamma, logits, axis)
+    problem = Sigmoid(logits, target, of_gamma, of_one, of_zero, ignore, spec.label_smoothing)
     return as_given(dispatch.loss_of(problem, reduction), logits)
 
 
@@ -254,13 +253,19 @@ def _of_classes(name: str, value: float | tuple[float, ...] | Tensor, z: Tensor,
     if isinstance(value, float):
         return value
     if isinstance(value, Tensor) and value.ndim == 0:
-        return value.to(z.dtype)
+        return value.to(working_dtype(z))
     if z.ndim == 0 or z.shape[axis] != len(value):
         raise ValueError(
             f"{name} must have one number for each of the {z.shape[axis] if z.ndim else 0} classes, "
             f"got {len(value)}" + elsewhere(z, axis, lambda other: z.shape[other] == len(value))
         )
-    values = value.to(z.dtype) if isinstance(value, Tensor) else z.new_tensor(value)
+    dtype = working_dtype(z)
+    if isinstance(value, Tensor):
+        values = value.to(dtype)
+    elif are_plain_tensors(z):
+        values = _numbers_on(value, dtype, z.device)
+    else:
+        values = z.new_tensor(value, dtype=dtype)
     return values.view([-1] + [1] * (z.ndim - axis - 1))
 
 

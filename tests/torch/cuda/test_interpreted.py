@@ -14,9 +14,11 @@ pytest.importorskip("triton")
 HERE = Path(__file__).parent
 
 
-@pytest.mark.parametrize("cases", ["softmax_cases.py"])
+@pytest.mark.slow
+@pytest.mark.parametrize("cases", ["psi_cases.py", "sigmoid_cases.py", "softmax_cases.py"])
 def test_cases(cases):
-    paths = [HERE.parents[1] / "kernels", HERE, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    tests = HERE.parents[1]
+    paths = [tests, tests / "kernels", HERE, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     variables = {
         "PYTHONPATH": os.pathsep.join(str(p) for p in paths if str(p)),
         "TRITON_INTERPRET": "1",  # read when a kernel is decorated

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 
@@ -14,8 +15,11 @@ ahead = pytest.importorskip("ahead")
 
 from triton.backends.compiler import GPUTarget  # noqa: E402
 
+from refocal.kernels import cuda as gpu  # noqa: E402
+from refocal.kernels.cuda import launch as psi  # noqa: E402
+from refocal.kernels.cuda.launch import on_device_of  # noqa: E402
 from refocal.torch import cuda, focal_loss, which_form  # noqa: E402
-from refocal.torch.cuda import launch, softmax  # noqa: E402
+from refocal.torch.cuda import sigmoid, softmax  # noqa: E402
 from refocal.torch.eager import Sigmoid, Softmax  # noqa: E402
 from refocal.torch.losses import _softmax  # noqa: E402
 
@@ -50,6 +54,42 @@ def test_nothing_waits_for_the_device_and_no_logits_are_copied(gamma, soft, laun
             launches.clear()
 
 
+class Kernel(list):
+    """Stands for a kernel: it keeps the tensors that it is launched with."""
+
+    def __getitem__(self, grid):
+        return lambda *args, **kwargs: self.append([x for x in args if isinstance(x, torch.Tensor)])
+
+    def tensors(self):
+        return list.__getitem__(self, -1)
+
+
+def test_sigmoid_and_psi_wait_for_nothing_and_copy_no_logits(monkeypatch):
+    kernel = Kernel()
+    for module, names in (
+        (sigmoid, ("sigmoid_losses", "sigmoid_gradient")),
+        (psi, ("psi_of_short_rows", "psi_of_long_rows")),
+    ):
+        for name in names:
+            monkeypatch.setattr(module, name, kernel)
+    with FakeTensorMode():
+        z = torch.empty(2, 40, 3, 4, dtype=torch.float16)
+        for x in (z, z.to(memory_format=torch.channels_last)):
+            y = torch.empty_like(x, dtype=torch.int64)
+            p = Sigmoid(x, y, torch.empty(40, 1, 1), 0.25, 0.75, -1.0, 0.1)
+            loss, kept = sigmoid.losses(p, "mean")
+            assert kernel.tensors()[:2] == [x, y]
+            slope = sigmoid.gradient(p, None, loss / kept)
+            assert kernel.tensors()[:2] == [x, y]
+            assert (loss.dtype, slope.dtype, slope.stride()) == (torch.float32, x.dtype, x.stride())
+            found = psi.psi(x, 2.0, 1, logarithm=True, scores=False, log_weights=None)
+            assert kernel.tensors()[0] is x
+            assert (found.dtype, found.stride()) == (x.dtype, x.stride())
+        rows = torch.empty(2, psi.LONGEST + 1)[:, 1:]
+        psi.psi(rows, 2.0, 1, logarithm=True, scores=False, log_weights=None)
+        assert kernel.tensors()[0] is rows
+
+
 def test_gammas_of_classes_are_moved_once():
     z, y = torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64)
     with torch.inference_mode():
@@ -72,10 +112,12 @@ def test_kernels_compile(capability, launches):
 
 
 def test_a_launch_is_on_the_device_of_the_logits(monkeypatch):
-    assert launch._on(torch.device("cpu")).__enter__() is None
+    assert on_device_of(torch.zeros(1)).__enter__() is None
     entered = []
-    monkeypatch.setattr(torch.cuda, "device", lambda d: entered.append(d) or launch.nullcontext())
-    with launch._on(torch.device("cuda", 3)):
+    monkeypatch.setattr(torch.cuda, "device", lambda d: entered.append(d) or contextlib.nullcontext())
+    with FakeTensorMode():
+        z = torch.empty(2, device="cuda:3")
+    with on_device_of(z):
         pass
     assert entered == [torch.device("cuda", 3)]
 
@@ -84,8 +126,10 @@ def test_a_launch_is_on_the_device_of_the_logits(monkeypatch):
 
 
 @pytest.fixture
-def _another_look(monkeypatch):
-    monkeypatch.setattr(cuda, "_usable_on", {})
+def _another_look():
+    gpu.usable.cache_clear()
+    yield
+    gpu.usable.cache_clear()
 
 
 @pytest.mark.usefixtures("_another_look")
@@ -122,7 +166,7 @@ def test_without_triton(without, monkeypatch):
     if without == "triton":
         monkeypatch.setitem(sys.modules, "triton", None)
     else:
-        monkeypatch.setattr(cuda, "wanted", lambda kind: kind == "cpu")
+        monkeypatch.setattr(gpu, "wanted", lambda kind: kind == "cpu")
     with FakeTensorMode():
         z = torch.empty(2, 3, device="cuda")
     assert not cuda.serves(Softmax, z)

@@ -12,30 +12,20 @@ TRITON_INTERPRET=1 together.
 from __future__ import annotations
 
 import importlib
-import os
-import warnings
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from refocal.kernels import wanted
-from refocal.torch.eager import Loss, Softmax
+from refocal.kernels.cuda import usable
+from refocal.torch.eager import Loss, Sigmoid, Softmax
 
 __all__ = ["gradient", "losses", "serves"]
 
-MODULES: dict[type[Loss], str] = {Softmax: "softmax"}
+MODULES: dict[type[Loss], str] = {Softmax: "softmax", Sigmoid: "sigmoid"}
 """The losses that have kernels, and the module of each: it has the functions `losses` and `gradient`."""
 
-DEVICES = ("cuda", "xpu")
-"""PyTorch calls ROCm cuda too."""
-
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-
-OLDEST = 70
-"""Triton compiles for NVIDIA's compute capability 7.0 and later."""
-
-_usable_on: dict[str, bool] = {}
 
 
 def serves(loss: type[Loss], z: Tensor) -> bool:
@@ -43,9 +33,14 @@ def serves(loss: type[Loss], z: Tensor) -> bool:
     return loss in MODULES and z.dtype in DTYPES and _usable(z.device.type)
 
 
-def losses(p: Loss) -> tuple[Tensor, Tensor | None]:
-    """Return losses in float32, not reduced, and what is kept for the gradient."""
-    found: tuple[Tensor, Tensor | None] = _module(p).losses(p)
+def losses(p: Loss, reduction: str = "none") -> tuple[Tensor, Tensor | None]:
+    """Return a loss in float32, and what is kept for the gradient.
+
+    Only a sigmoid loss can be reduced here, where what is kept is the number that a mean was divided by: to
+    write each of its losses would cost as much as to read its logits.
+    """
+    found: tuple[Tensor, Tensor | None]
+    found = _module(p).losses(p, reduction) if isinstance(p, Sigmoid) else _module(p).losses(p)
     return found
 
 
@@ -60,31 +55,9 @@ def _module(p: Loss) -> Any:
 
 
 def _usable(device: str) -> bool:
-    if device not in _usable_on:
-        _usable_on[device] = _look(device)
-    return _usable_on[device]
+    return usable(device)
 
 
 # All that `torch.compiler.assume_constant_result` does, but for its import of the compiler and of Triton,
 # which takes more than a second.
 _usable._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
-def _look(device: str) -> bool:
-    """Look whether Triton is there, and has a driver and a compiler for a type of device."""
-    # Who debugs kernels of their own with the interpreter does not ask for a slow loss on the CPU.
-    interpreted = device == "cpu" and os.environ.get("TRITON_INTERPRET") == "1" and not wanted("cpu")
-    if not wanted("cuda") or not (device in DEVICES or interpreted):
-        return False
-    try:
-        import triton
-
-        if not interpreted:
-            target = triton.runtime.driver.active.get_current_target()
-            if target.backend == "cuda" and target.arch < OLDEST:
-                return False
-    except Exception as error:  # no C compiler, a Triton for another driver, ...
-        if not (isinstance(error, ModuleNotFoundError) and error.name == "triton"):
-            warnings.warn(f"refocal goes without Triton's kernels: {error}", RuntimeWarning, stacklevel=6)
-        return False
-    return True

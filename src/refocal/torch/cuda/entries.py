@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from triton.language import constexpr
 
+from refocal.kernels.cuda.numbers import log1p
+
 TINY = constexpr(1.1754943508222875e-38)
 """The smallest normal number."""
 
@@ -24,14 +26,6 @@ ANY = constexpr(-1)
 def base(r, outer, inner, step):
     """Return where rows r begin, see `refocal.kernels.rows`; a tensor may have more than 2^31 entries."""
     return (r // inner).to(tl.int64) * outer + (r % inner).to(tl.int64) * step
-
-
-@triton.jit
-def log1p(x):
-    """Return log(1 + x) for x > -1."""
-    u = 1 + x
-    # The factor undoes the rounding of 1 + x.
-    return tl.where(u == 1, x, tl.log(u) * (x / tl.where(u == 1, 1.0, u - 1)))
 
 
 @triton.jit

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from refocal.kernels import rows
+from refocal.kernels.cuda.launch import on_device_of
 
 
 class Rows(NamedTuple):
@@ -53,13 +53,5 @@ def of_rows(x: Tensor) -> tuple[Tensor, int]:
 def launch(kernel: Any, rows: int, **args: Any) -> None:
     """Launch a kernel for so many rows, of which each program takes R, on the device of the logits z."""
     if rows:
-        with _on(args["z"].device):
+        with on_device_of(args["z"]):
             kernel[(-(-rows // args["R"]),)](**args)
-
-
-def _on(device: torch.device) -> AbstractContextManager[Any]:
-    """Return a context in which this is the current device, which Triton launches on."""
-    if device.type == "cpu":  # the interpreter
-        return nullcontext()
-    found: AbstractContextManager[Any] = getattr(torch, device.type).device(device)
-    return found

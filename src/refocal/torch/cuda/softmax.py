@@ -28,7 +28,6 @@ from refocal.torch.cuda.entries import base
 from refocal.torch.cuda.launch import as_rows, in_order, launch, of_rows, result_like
 from refocal.torch.cuda.tiles import (
     INF,
-    NAN,
     gamma_at,
     keep,
     read,
@@ -66,7 +65,7 @@ def hard_numbers(x, rows, label, counts, reads, r, c, of_class, gamma, gammas, w
     """
     top, rest = top_and_rest(x, rows, reads, c, of_class, ONE, C)
     known = counts & (label >= 0) & (label < c)
-    z_y = tl.load(rows + label * of_class, mask=known, other=NAN).to(tl.float32)  # no class: no loss
+    z_y = tl.load(rows + label * of_class, mask=known, other=float("nan")).to(tl.float32)  # no class: no loss
     if KIND == ROWS:
         gamma = gamma_at(gammas, r, counts)
     elif KIND != ALL:
@@ -162,7 +161,7 @@ def targets(v_rows, v_class, label, counts, k, c, weights, smoothing,
     inside = (k < c)[None, :]
     if HARD:
         v = tl.where(k[None, :] == label[:, None], 1.0, 0.0)
-        v = tl.where(((label >= 0) & (label < c))[:, None], v, NAN)  # no class: no loss
+        v = tl.where(((label >= 0) & (label < c))[:, None], v, float("nan"))  # no class: no loss
     else:
         v = read(v_rows, k, v_class, counts[:, None] & inside, 0.0)
     v = tl.where(inside, (1 - smoothing) * v + smoothing / c, 0.0)

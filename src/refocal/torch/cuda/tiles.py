@@ -8,7 +8,7 @@ from triton.language import constexpr
 
 from refocal.torch.cuda import entries as e
 
-INF, NAN = constexpr(float("inf")), constexpr(float("nan"))
+INF = constexpr(float("inf"))
 
 
 @triton.jit
