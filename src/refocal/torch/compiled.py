@@ -34,7 +34,7 @@ def _as_promised(z: Tensor, x: Tensor) -> Tensor:
 def softmax_rows(*args: Any) -> tuple[Tensor, Tensor]:
     """Return the losses of rows, and what is kept for the gradient."""
     p = Softmax(*args)
-    rows, kept, _ = dispatch.kernel_losses(p, "none")
+    rows, kept, *_ = dispatch.kernel_losses(p, "none")
     return rows, p.z.new_empty(0) if kept is None else kept
 
 

@@ -30,6 +30,14 @@ from refocal.torch.eager import OF_ROWS, TENSORS, Loss, Number, Sigmoid, Softmax
 KEEP = 32
 """From so many classes on three numbers of each row are kept for the backward pass: a tenth of the logits."""
 
+FEW, MOST_COLUMNS = 64, 256
+"""Up to so many classes the kernels of `refocal.kernels.columns` are faster, or, of pixels, can be used."""
+
+AHEAD = 1 << 14
+"""Up to so many logits, 64 KiB, the gradient is computed with the loss: the backward pass only scales it."""
+
+NOWHERE = (0, 0, 0, 0, 0)
+
 LARGEST = torch.finfo(torch.float32).max
 
 FOLDER = str(Path(torch.__file__).parent / "lib")
@@ -77,7 +85,8 @@ def kernels() -> dict[str, ModuleType]:
     """Return the modules of machine code, none where they are not wanted or not to be had."""
     global _kernels
     if _kernels is None:
-        names = {"hard": "softmax", "soft": "softmax", "sigmoid": "sigmoid", "machine": "machine"}
+        names = {"hard": "softmax", "soft": "softmax", "hard_columns": "columns", "soft_columns": "columns"}
+        names |= {"sigmoid": "sigmoid", "machine": "machine"}
         found = {name: load(module) for name, module in names.items()}
         _kernels = {} if None in found.values() else found
     return _kernels
@@ -107,44 +116,58 @@ def loss_of(p: Loss, reduction: str) -> Tensor:
 
 
 def _apply(p: Loss, form: str, reduction: str) -> Tensor:
-    tensors = TENSORS[type(p)]
-    rest = type(p), form, reduction, p[tensors:]  # in one, since PyTorch looks at each argument
-    result: Tensor = ClosedForm.apply(rest, *p[:tensors])  # type: ignore[no-untyped-call]
+    by_z, by_target = p.z.requires_grad, p.target.requires_grad
+    if not (torch.is_grad_enabled() and (by_z or by_target)):
+        return _computed(p, form, reduction, False)[0]
+    ahead = by_z and reduction != "none" and p.z.numel() <= AHEAD
+    # All but tensors in one, since PyTorch looks at each argument.
+    result: Tensor = ClosedForm.apply((p, form, reduction, ahead), *p[: TENSORS[type(p)]])  # type: ignore[no-untyped-call]
     return result
 
 
+def _computed(p: Loss, form: str, reduction: str, ahead: bool) -> tuple[Tensor, Tensor | None, float, bool]:
+    """Return a loss, what is kept for its gradient, by what a mean was divided, and whether what is kept is
+    the gradient of the sum of the losses, as ``ahead`` asks for."""
+    if form == "kernel":
+        return kernel_losses(p, reduction, ahead)
+    return p.losses(), None, 1.0, False
+
+
 class ClosedForm(Function):
-    """A loss by machine code or in closed form. Beyond the inputs at most three numbers a row are kept."""
+    """A loss by machine code or in closed form. Of many rows at most three numbers of each are kept."""
 
     @staticmethod
-    def forward(ctx: Any, rest: tuple[type[Loss], str, str, Any], *tensors: Any) -> Tensor:
-        kind, form, reduction, numbers = rest
-        p = kind(*tensors, *numbers)
-        if form == "kernel":
-            loss, kept, ctx.count = kernel_losses(p, reduction)
-        else:
-            loss, kept, ctx.count = p.losses(), None, 1.0
+    def forward(ctx: Any, rest: tuple[Loss, str, str, bool], *tensors: Any) -> Tensor:
+        p, form, reduction, ahead = rest
+        loss, kept, ctx.count, ctx.ahead = _computed(*rest)
         # Weights and gammas too: their change before the backward pass is an error.
         ctx.save_for_backward(*tensors, kept)
-        ctx.rest = rest
+        ctx.rest = type(p), form, reduction, p[len(tensors) :]
         return loss
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         *tensors, kept = ctx.saved_tensors
         (kind, form, reduction, numbers), grad, wanted = ctx.rest, grads[0], ctx.needs_input_grad[1:3]
+        others = [None] * (len(tensors) - 2)
+        by_z = by_target = None
+        if ctx.ahead:
+            if choose_gradient(form, grad, kept) == "kernel" and math.isfinite(scale := grad.item() / ctx.count):
+                if not wanted[1]:
+                    return None, kept * scale, None, *others
+                by_z, wanted = kept * scale, (False, True)
+            kept = None
         p = kind(*tensors, *numbers)
         form = choose_gradient(form, grad, *tensors, kept)
-        by_z = by_target = None
         if form == "formula":
-            by_z, by_target = by_autograd(p, reduction, grad, wanted)
+            by_z, by_target = by_autograd(p, reduction, grad, ctx.needs_input_grad[1:3])
         elif form == "kernel" and wanted[0]:
             by_z, wanted = kernel_gradient(p, kept, grad, ctx.count), (False, wanted[1])
         if form != "formula" and any(wanted):
             scaled = grad / ctx.count if ctx.count else grad * math.nan  # the mean of no rows
             found, by_target = p.gradients(scaled, wanted)
             by_z = by_z if found is None else found
-        return None, by_z, by_target, *[None] * (len(tensors) - 2)
+        return None, by_z, by_target, *others
 
 
 def by_autograd(p: Loss, reduction: str, grad: Tensor, wanted: tuple[bool, ...]) -> list[Tensor | None]:
@@ -187,35 +210,41 @@ class Record(NamedTuple):
     """How many rows."""
 
 
-def kernel_losses(p: Loss, reduction: str) -> tuple[Tensor, Tensor | None, float]:
-    """Return a loss by machine code, what is kept for the gradient, and what a mean was divided by."""
+def kernel_losses(
+    p: Loss, reduction: str, ahead: bool = False
+) -> tuple[Tensor, Tensor | None, float, bool]:
+    """Return a loss by machine code, what is kept for the gradient, and what a mean was divided by.
+
+    The last is whether what is kept is the gradient of the sum of the losses, as ``ahead`` asks for: kernels
+    for few classes can, if there is something to divide by.
+    """
     r = _record(p)
     each, keep = reduction == "none", r.kernel == "hard" and r.inputs[0] >= KEEP
+    ahead = ahead and r.kernel[4:] == "_columns"
+    kept, where, loss = None, NOWHERE, r.z
     if each:
         loss = r.z.new_empty(p.rows) if isinstance(p, Softmax) else torch.empty_like(r.z)
-    else:
-        loss = r.z.new_empty(0)
-    kept = r.z.new_empty(r.n, 3) if keep else None
-    outputs = [each, loss.data_ptr(), keep, 0 if kept is None else kept.data_ptr(), 1.0, 0, 0, 0, 0, 0]
-    total, number = _run(r, [0, *r.inputs, *outputs])
+    if keep:
+        kept = r.z.new_empty(r.n, 3)
+    elif ahead:
+        kept, where = _place_for_gradient(p, r)
+    outputs = [each, loss.data_ptr(), keep, kept.data_ptr() if keep else 0, 1.0, *where]
+    total, number = _run(r, [2 if ahead else 0, *r.inputs, *outputs])
     if each:
-        return loss, kept, 1.0
+        return loss, kept, 1.0, False
     if reduction == "mean":
         total = total / number if number else math.nan
+    else:
+        number = 1.0
     total = math.copysign(math.inf, total) if abs(total) > LARGEST else total
-    return r.z.new_full((), total), kept, number if reduction == "mean" else 1.0
+    ahead = ahead and bool(number)
+    return r.z.new_full((), total), kept if keep or ahead else None, number, ahead
 
 
 def kernel_gradient(p: Loss, kept: Tensor | None, grad: Tensor, count: float) -> Tensor:
     """Return the gradient by the logits by machine code; ``count`` is what a mean was divided by."""
     r = _record(p)
-    result, where = torch.empty_like(r.z), (0, 0, 0, 0, 0)
-    if isinstance(p, Softmax):
-        if _rows(result, p.dim) is None:
-            result = torch.empty_like(r.z, memory_format=torch.contiguous_format)
-        result, where = _readable_rows(result, p.dim)
-    else:
-        where = (result.data_ptr(), *where[1:])
+    result, where = _place_for_gradient(p, r)
     keep = (0, 0) if kept is None else (1, _address(r.owners, kept, torch.float32))
     if grad.ndim == 0:
         scale, each = grad.item() / count if count else math.nan, (0, 0)
@@ -226,6 +255,15 @@ def kernel_gradient(p: Loss, kept: Tensor | None, grad: Tensor, count: float) ->
         scale, each = 1.0, (1, r.owners[-1].data_ptr())
     _run(r, [1, *r.inputs, *each, *keep, scale, *where])
     return result
+
+
+def _place_for_gradient(p: Loss, r: Record) -> tuple[Tensor, tuple[int, int, int, int, int]]:
+    result = torch.empty_like(r.z)
+    if isinstance(p, Sigmoid):
+        return result, (result.data_ptr(), *NOWHERE[1:])
+    if _rows(result, p.dim) is None:
+        result = torch.empty_like(r.z, memory_format=torch.contiguous_format)
+    return _readable_rows(result, p.dim)
 
 
 def _run(r: Record, fields: list[float]) -> tuple[float, float]:
@@ -252,15 +290,17 @@ def _record(p: Loss) -> Record:
     owners.append(z)
     c, gamma = z.shape[p.dim], min(p.gamma, LARGEST_GAMMA)
     inputs: list[float] = [c, *where]
-    if hard := p.hard and not p.smoothing:
+    name = ("hard" if p.hard and not p.smoothing else "soft") + ("_columns" if _in_columns(c, *where) else "")
+    if name[:4] == "hard":
         inputs += [labels]
     else:
         where = (0, 0, 0, 1, 0)
         if not p.hard:
             v, where = _readable_rows(p.target.to(torch.float32), p.dim)
             owners.append(v)
-        whole = p.gammas is None and gamma in (0.0, 1.0, 2.0, 3.0)  # powers by multiplication are faster
         inputs += [p.hard, labels, *where, p.smoothing]
+    if name != "hard":  # powers by multiplication are faster
+        whole = p.gammas is None and gamma in (0.0, 1.0, 2.0, 3.0)
         inputs += [1, int(gamma) & 1, int(gamma) & 2] if whole else [0, 0, 0]
     gammas = 0
     if p.gammas is not None:
@@ -269,7 +309,12 @@ def _record(p: Loss) -> Record:
         gammas = _address(owners, values, torch.float64)
     inputs += [gamma, p.kind, gammas]
     inputs += [0, 0] if p.weight is None else [1, _address(owners, p.weight, torch.float32)]
-    return Record("hard" if hard else "soft", [*inputs, p.ignore], owners, z, z.numel() // c)
+    return Record(name, [*inputs, p.ignore], owners, z, z.numel() // c)
+
+
+def _in_columns(c: int, at: int, outer: int, of_class: int, inner: int, step: int) -> bool:
+    """Return whether the kernels for few classes are the faster ones: also for more where rows are adjacent."""
+    return c <= (MOST_COLUMNS if (step if inner > 1 else outer) == 1 else FEW)
 
 
 def _sigmoid_record(p: Sigmoid) -> Record:
