@@ -34,7 +34,7 @@ def _as_promised(z: Tensor, x: Tensor) -> Tensor:
 def softmax_rows(*args: Any) -> tuple[Tensor, Tensor]:
     """Return the losses of rows, and what is kept for the gradient."""
     p = Softmax(*args)
-    rows, kept, *_ = dispatch.kernel_losses(p, "none")
+    rows, kept, *_ = dispatch.kernel_losses(p, dispatch.record_of(p), "none")
     return rows, p.z.new_empty(0) if kept is None else kept
 
 
@@ -49,7 +49,7 @@ def softmax_gradient(grad: Tensor, kept: Tensor, *args: Any) -> Tensor:
 def sigmoid_losses(*args: Any) -> Tensor:
     """Return the loss of each binary problem."""
     p = Sigmoid(*args)
-    return _as_promised(p.z, dispatch.kernel_losses(p, "none")[0])
+    return _as_promised(p.z, dispatch.kernel_losses(p, dispatch.record_of(p), "none")[0])
 
 
 @_operator("sigmoid_gradient", f"(Tensor grad, {SIGMOID}) -> Tensor")  # type: ignore[untyped-decorator]

@@ -36,6 +36,9 @@ FEW, MOST_COLUMNS = 64, 256
 AHEAD = 1 << 14
 """Up to so many logits, 64 KiB, the gradient is computed with the loss: the backward pass only scales it."""
 
+MOST_KNOWN = 256
+"""So many kinds of arguments are remembered."""
+
 NOWHERE = (0, 0, 0, 0, 0)
 
 LARGEST = torch.finfo(torch.float32).max
@@ -73,6 +76,10 @@ def choose_gradient(form: str, *tensors: Tensor | None) -> str:
     return form if are_plain_tensors(*tensors) else "formula"
 
 
+_known: dict[object, tuple[Any, str, list[float], int, int]] = {}
+"""See `remember`: the numbers of a `Softmax`, and of its `Record`; in between which of the inputs is the
+address of the targets."""
+
 _kernels: dict[str, ModuleType] | None = None
 
 
@@ -103,9 +110,9 @@ def loss_of(p: Loss, reduction: str) -> Tensor:
         one_gamma, *one_each = (not isinstance(x, Tensor) for x in (p.gamma, p.of_one, p.of_zero))
         form = choose(p.z, p.target, one_gamma=one_gamma, one_each=all(one_each))
     if form == "kernel":
-        return _apply(p, form, reduction)
+        return _apply(p, record_of(p), reduction)
     if form == "eager":
-        losses = _apply(p, form, "none")
+        losses = _apply(p, None, "none")
     elif form == "operator":
         from refocal.torch import compiled
 
@@ -115,34 +122,53 @@ def loss_of(p: Loss, reduction: str) -> Tensor:
     return p.reduced(losses, reduction)
 
 
-def _apply(p: Loss, form: str, reduction: str) -> Tensor:
+def again(key: object, z: Tensor, target: Tensor, reduction: str) -> Tensor | None:
+    """Return the loss of tensors for which `choose` names the kernel, if one of the same kind was remembered."""
+    known = _known.get(key)
+    if known is None or z.is_neg() or target.is_neg():
+        return None
+    numbers, kernel, inputs, at, n = known
+    inputs = inputs.copy()
+    inputs[1], inputs[at] = z.data_ptr(), target.data_ptr()
+    p = Softmax(z, target, None, None, *numbers)
+    return _apply(p, Record(kernel, inputs, [target, z], z, n), reduction)
+
+
+def remember(key: object, p: Softmax) -> None:
+    """Remember all but the addresses that a kernel is given, unless it needs copies."""
+    if choose(p.z, p.target) != "kernel" or p.gammas is not None or p.weight is not None:
+        return
+    r = record_of(p)
+    if all(x is p.z or x is p.target for x in r.owners):
+        if len(_known) >= MOST_KNOWN:
+            _known.clear()
+        at = r.inputs.index(p.target.data_ptr(), 6) if p.target.numel() else 6
+        _known[key] = p[4:], r.kernel, r.inputs, at, r.n
+
+
+def _apply(p: Loss, r: Record | None, reduction: str) -> Tensor:
+    """Return a loss by machine code, or in closed form if there is no record for a kernel."""
     by_z, by_target = p.z.requires_grad, p.target.requires_grad
     if not (torch.is_grad_enabled() and (by_z or by_target)):
-        return _computed(p, form, reduction, False)[0]
-    ahead = by_z and reduction != "none" and p.z.numel() <= AHEAD
+        return p.losses() if r is None else kernel_losses(p, r, reduction)[0]
     # All but tensors in one, since PyTorch looks at each argument.
-    result: Tensor = ClosedForm.apply((p, form, reduction, ahead), *p[: TENSORS[type(p)]])  # type: ignore[no-untyped-call]
+    result: Tensor = ClosedForm.apply((p, r, reduction, by_z), *p[: TENSORS[type(p)]])  # type: ignore[no-untyped-call]
     return result
-
-
-def _computed(p: Loss, form: str, reduction: str, ahead: bool) -> tuple[Tensor, Tensor | None, float, bool]:
-    """Return a loss, what is kept for its gradient, by what a mean was divided, and whether what is kept is
-    the gradient of the sum of the losses, as ``ahead`` asks for."""
-    if form == "kernel":
-        return kernel_losses(p, reduction, ahead)
-    return p.losses(), None, 1.0, False
 
 
 class ClosedForm(Function):
     """A loss by machine code or in closed form. Of many rows at most three numbers of each are kept."""
 
     @staticmethod
-    def forward(ctx: Any, rest: tuple[Loss, str, str, bool], *tensors: Any) -> Tensor:
-        p, form, reduction, ahead = rest
-        loss, kept, ctx.count, ctx.ahead = _computed(*rest)
+    def forward(ctx: Any, rest: tuple[Loss, Record | None, str, bool], *tensors: Any) -> Tensor:
+        p, r, reduction, by_z = rest
+        if r is None:
+            loss, kept, ctx.count, ctx.ahead = p.losses(), None, 1.0, False
+        else:
+            loss, kept, ctx.count, ctx.ahead = kernel_losses(p, r, reduction, by_z)
         # Weights and gammas too: their change before the backward pass is an error.
         ctx.save_for_backward(*tensors, kept)
-        ctx.rest = type(p), form, reduction, p[len(tensors) :]
+        ctx.rest = type(p), "eager" if r is None else "kernel", reduction, p[len(tensors) :]
         return loss
 
     @staticmethod
@@ -211,16 +237,15 @@ class Record(NamedTuple):
 
 
 def kernel_losses(
-    p: Loss, reduction: str, ahead: bool = False
+    p: Loss, r: Record, reduction: str, ahead: bool = False
 ) -> tuple[Tensor, Tensor | None, float, bool]:
     """Return a loss by machine code, what is kept for the gradient, and what a mean was divided by.
 
-    The last is whether what is kept is the gradient of the sum of the losses, as ``ahead`` asks for: kernels
-    for few classes can, if there is something to divide by.
+    The last is whether what is kept is the gradient of the sum of the losses. It is for a few rows of few
+    classes, if ``ahead`` says that it will be needed, and there is something to divide by.
     """
-    r = _record(p)
     each, keep = reduction == "none", r.kernel == "hard" and r.inputs[0] >= KEEP
-    ahead = ahead and r.kernel[4:] == "_columns"
+    ahead = ahead and not each and r.z.numel() <= AHEAD and r.kernel[4:] == "_columns"
     kept, where, loss = None, NOWHERE, r.z
     if each:
         loss = r.z.new_empty(p.rows) if isinstance(p, Softmax) else torch.empty_like(r.z)
@@ -243,7 +268,7 @@ def kernel_losses(
 
 def kernel_gradient(p: Loss, kept: Tensor | None, grad: Tensor, count: float) -> Tensor:
     """Return the gradient by the logits by machine code; ``count`` is what a mean was divided by."""
-    r = _record(p)
+    r = record_of(p)
     result, where = _place_for_gradient(p, r)
     keep = (0, 0) if kept is None else (1, _address(r.owners, kept, torch.float32))
     if grad.ndim == 0:
@@ -261,6 +286,8 @@ def _place_for_gradient(p: Loss, r: Record) -> tuple[Tensor, tuple[int, int, int
     result = torch.empty_like(r.z)
     if isinstance(p, Sigmoid):
         return result, (result.data_ptr(), *NOWHERE[1:])
+    if result.stride() == r.z.stride():
+        return result, (result.data_ptr(), *r.inputs[2:6])  # type: ignore[return-value]
     if _rows(result, p.dim) is None:
         result = torch.empty_like(r.z, memory_format=torch.contiguous_format)
     return _readable_rows(result, p.dim)
@@ -281,7 +308,8 @@ def _run(r: Record, fields: list[float]) -> tuple[float, float]:
     return sums
 
 
-def _record(p: Loss) -> Record:
+def record_of(p: Loss) -> Record:
+    """Return what the kernel for a loss is given."""
     if isinstance(p, Sigmoid):
         return _sigmoid_record(p)
     owners: list[Tensor] = []
