@@ -62,11 +62,18 @@ def used(monkeypatch):
     run = dispatch._run
 
     def spy(record, fields):
-        names.append(f"{record.kernel} {'gradient' if fields[0] else 'losses'}")
+        names.append(f"{record.kernel} {('losses', 'gradient', 'both')[int(fields[0])]}")
         return run(record, fields)
 
     monkeypatch.setattr(dispatch, "_run", spy)
     return names
+
+
+def kernels_for(kind, c):
+    """Return what every reduction of a loss of so many classes uses, in `used`'s words."""
+    if c > dispatch.FEW:
+        return {f"{kind} losses", f"{kind} gradient"}
+    return {f"{kind}_columns {what}" for what in ("losses", "gradient", "both")}
 
 
 def miss(x):
@@ -104,7 +111,7 @@ def test_entries_at_the_edges():
 
 
 @pytest.mark.parametrize("gamma", GAMMAS)
-@pytest.mark.parametrize("n, c", [(1, 2), (300, 2), (450, 10), (9, 31), (9, 32), (50, 100), (2, 1000)])
+@pytest.mark.parametrize("n, c", [(1, 2), (300, 2), (450, 10), (9, 31), (9, 64), (50, 100), (2, 1000)])
 def test_integers(n, c, gamma, monkeypatch):
     names = used(monkeypatch)
     for scale in (0.01, 3.0, 30.0, 1e4):
@@ -114,11 +121,11 @@ def test_integers(n, c, gamma, monkeypatch):
         tolerance = 1e-6 * (1 + gamma) if scale <= 3 else 6e-6 * (1 + gamma)
         v = torch.nn.functional.one_hot(y, c)
         assert_as_in_double(functools.partial(focal_loss, target=y, gamma=gamma), z, v, gamma, tolerance)
-    assert set(names) == {"hard losses", "hard gradient"}
+    assert set(names) == kernels_for("hard", c)
 
 
 @pytest.mark.parametrize("gamma", GAMMAS)
-@pytest.mark.parametrize("n, c", [(1, 2), (300, 2), (450, 10), (9, 32), (50, 100), (2, 1000)])
+@pytest.mark.parametrize("n, c", [(1, 2), (300, 2), (450, 10), (9, 64), (50, 100), (2, 1000)])
 def test_distributions(n, c, gamma, monkeypatch):
     names = used(monkeypatch)
     for scale in (0.01, 3.0, 30.0, 1e4):
@@ -127,7 +134,7 @@ def test_distributions(n, c, gamma, monkeypatch):
         tolerance = 2e-6 * (1 + gamma) if scale <= 3 else 1e-5 * (1 + gamma)
         for v in (soft, torch.nn.functional.one_hot(y, c).float()):
             assert_as_in_double(functools.partial(focal_loss, target=v, gamma=gamma), z, v, gamma, tolerance)
-    assert set(names) == {"soft losses", "soft gradient"}
+    assert set(names) == kernels_for("soft", c)
 
 
 @pytest.mark.parametrize("gamma", GAMMAS)
@@ -275,7 +282,7 @@ def test_one_gamma_a_row_or_a_class(monkeypatch):
             exact, exact_gradient, _ = reference(z[i : i + 1], v, float(of_row[i]))
             torch.testing.assert_close(loss[i], exact[0], rtol=1e-5, atol=0)
             torch.testing.assert_close(gradient[i], exact_gradient[0], rtol=1e-5, atol=1e-9)
-    assert set(names) == {"hard losses", "hard gradient"}
+    assert set(names) == {"hard_columns losses", "hard_columns gradient"}
 
 
 def test_a_sum_beyond_single_precision():
@@ -381,7 +388,7 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
 @pytest.mark.parametrize(
-    "shape", [(9, 7), (1, 7), (5, 7, 3), (1, 7, 4, 6), (2, 7, 4, 6), (3, 5000), (2, 5000, 3)]
+    "shape", [(9, 7), (1, 7), (5, 7, 3), (1, 7, 4, 6), (2, 7, 4, 6), (9, 100), (2, 100, 19), (3, 5000), (2, 5000, 3)]
 )
 def test_every_layout_of_logits_and_targets(layout, shape, monkeypatch):
     names = used(monkeypatch)
@@ -399,7 +406,9 @@ def test_every_layout_of_logits_and_targets(layout, shape, monkeypatch):
             (gradient,) = torch.autograd.grad(loss(x).sum(), x)
             expected, expected_gradient = value_and_gradient(loss, z.contiguous())
             torch.testing.assert_close(loss(z).double(), expected, rtol=1e-6, atol=1e-12)
-            torch.testing.assert_close(gradient.double(), expected_gradient, rtol=1e-6, atol=1e-12)
+            # With 100 classes the layout decides between two kernels: what cancels differs within a row.
+            atol = 1e-12 if shape[1] != 100 else 1e-6 * expected_gradient.abs().max()
+            torch.testing.assert_close(gradient.double(), expected_gradient, rtol=1e-6, atol=atol)
     x = z.detach().requires_grad_()
     for reduction in ("none", "mean"):
         (gradient,) = torch.autograd.grad(sigmoid_focal_loss(x, v, reduction=reduction).sum(), x)
@@ -407,7 +416,7 @@ def test_every_layout_of_logits_and_targets(layout, shape, monkeypatch):
             lambda z, r=reduction: sigmoid_focal_loss(z, v, reduction=r), z.contiguous()
         )
         torch.testing.assert_close(gradient.double(), expected[1], rtol=1e-6, atol=1e-12)
-    assert len(set(names)) == 6
+    assert {name.split("_")[0].split()[0] for name in names} == {"hard", "soft", "sigmoid"}
 
 
 def test_the_gradient_by_the_targets():
@@ -436,8 +445,9 @@ def test_second_derivatives():
 
 
 def test_what_is_kept():
-    for c, most in ((10, 0), (32, 3 / 32), (1000, 3 / 1000)):
-        z, y, _ = problem(64, c, 1.0)
+    # The gradient of up to 64 KiB; of more logits nothing, or three numbers of a long row.
+    for n, c, most in ((64, 10, 1), (1639, 10, 0), (512, 64, 0), (512, 65, 3 / 65), (64, 1000, 3 / 1000)):
+        z, y, _ = problem(n, c, 1.0)
         sizes, known = [], {z.data_ptr(), y.data_ptr()}
 
         def pack(t, known=known, sizes=sizes):

@@ -424,8 +424,7 @@ def _by_logits(slopes, e, share, miss_of_top, total, by):
         q = e[r] * share[r]
         miss = miss_of_top[r] if e[r] == ONE else ONE - q
         # Not q total - slope, which cancels where q is next to 1.
-        x = by[r] * (q * (total[r] - slopes[r]) - slopes[r] * miss)
-        slopes[r] = x
+        slopes[r] = by[r] * (q * (total[r] - slopes[r]) - slopes[r] * miss)
 
 
 @exactly
@@ -459,6 +458,7 @@ def soft_columns(record):
             tops, ties, rest = _place(some, 0, m), _place(some, 1, m), _place(some, 2, m)
             at, weight, share = _place(some, 3, m), _place(some, 4, m), _place(some, 5, m)
             log_sum, loss, slope = _place(some, 6, m), _place(some, 7, m), _place(some, 8, m)
+            more_loss, more_slope = _place(some, 9, m), _place(some, 10, m)
             if a.kind == OF_ROWS or m != filled:
                 _fill_gammas(g, c, start, a.gamma, a.kind, gammas)
                 filled = m
@@ -480,18 +480,22 @@ def soft_columns(record):
             _copy(x, e)
             _to_exponentials(e, tops, loss, ties, rest)
             _shares(rest, share, log_sum)
-            loss[:] = ZERO
-            slope[:] = ZERO
-            for i in range(0, m * c, m):
-                j = i + m
+            loss[:], slope[:], more_loss[:], more_slope[:] = ZERO, ZERO, ZERO, ZERO
+            for k in range(c):
+                i, j = k * m, k * m + m
+                x_k, e_k, t_k, g_k = x[i:j], e[i:j], t[i:j], g[i:j]
                 if a.whole:
                     _whole_slopes(
-                        x[i:j], tops, e[i:j], t[i:j], g[i:j], a.odd, a.two, share, rest, log_sum, loss, slope
+                        x_k, tops, e_k, t_k, g_k, a.odd, a.two, share, rest, log_sum, more_loss, more_slope
                     )
                 else:
                     _slopes(
-                        x[i:j], tops, e[i:j], t[i:j], g[i:j], a.odd, a.two, share, rest, log_sum, loss, slope
+                        x_k, tops, e_k, t_k, g_k, a.odd, a.two, share, rest, log_sum, more_loss, more_slope
                     )
+                if (k + 1) % TOGETHER == 0 or k == c - 1:
+                    _add(loss, more_loss)
+                    _add(slope, more_slope)
+                    more_loss[:], more_slope[:] = ZERO, ZERO
             if wanted != GRADIENT:
                 if a.hard:
                     _drop_ignored(loss, at)

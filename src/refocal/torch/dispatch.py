@@ -116,7 +116,7 @@ def loss_of(p: Loss, reduction: str) -> Tensor:
     elif form == "operator":
         from refocal.torch import compiled
 
-        losses = compiled.losses(p)
+        return compiled.loss_of(p, reduction)
     else:
         losses = p.formula()
     return p.reduced(losses, reduction)
@@ -142,7 +142,7 @@ def remember(key: object, p: Softmax) -> None:
     if all(x is p.z or x is p.target for x in r.owners):
         if len(_known) >= MOST_KNOWN:
             _known.clear()
-        at = r.inputs.index(p.target.data_ptr(), 6) if p.target.numel() else 6
+        at = 8 if not p.hard else 7 if p.smoothing else 6  # the fields of the kernels
         _known[key] = p[4:], r.kernel, r.inputs, at, r.n
 
 
@@ -152,7 +152,7 @@ def _apply(p: Loss, r: Record | None, reduction: str) -> Tensor:
     if not (torch.is_grad_enabled() and (by_z or by_target)):
         return p.losses() if r is None else kernel_losses(p, r, reduction)[0]
     # All but tensors in one, since PyTorch looks at each argument.
-    result: Tensor = ClosedForm.apply((p, r, reduction, by_z), *p[: TENSORS[type(p)]])  # type: ignore[no-untyped-call]
+    result: Tensor = _apply_plainly((p, r, reduction, by_z), *p[: TENSORS[type(p)]])
     return result
 
 
@@ -165,7 +165,7 @@ class ClosedForm(Function):
         if r is None:
             loss, kept, ctx.count, ctx.ahead = p.losses(), None, 1.0, False
         else:
-            loss, kept, ctx.count, ctx.ahead = kernel_losses(p, r, reduction, by_z)
+            loss, kept, ctx.count, ctx.ahead = kernel_losses(p, r, reduction, AHEAD if by_z else 0)
         # Weights and gammas too: their change before the backward pass is an error.
         ctx.save_for_backward(*tensors, kept)
         ctx.rest = type(p), "eager" if r is None else "kernel", reduction, p[len(tensors) :]
@@ -174,14 +174,16 @@ class ClosedForm(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         *tensors, kept = ctx.saved_tensors
-        (kind, form, reduction, numbers), grad, wanted = ctx.rest, grads[0], ctx.needs_input_grad[1:3]
-        others = [None] * (len(tensors) - 2)
+        kind, form, reduction, numbers = ctx.rest
+        grad, wanted, others = grads[0], ctx.needs_input_grad[1:3], [None] * (len(tensors) - 2)
         by_z = by_target = None
         if ctx.ahead:
-            if choose_gradient(form, grad, kept) == "kernel" and math.isfinite(scale := grad.item() / ctx.count):
+            if choose_gradient(form, grad, kept) == "kernel" and math.isfinite(
+                scale := grad.item() / ctx.count
+            ):
+                by_z, wanted = kept * scale, (False, wanted[1])
                 if not wanted[1]:
-                    return None, kept * scale, None, *others
-                by_z, wanted = kept * scale, (False, True)
+                    return None, by_z, None, *others
             kept = None
         p = kind(*tensors, *numbers)
         form = choose_gradient(form, grad, *tensors, kept)
@@ -194,6 +196,10 @@ class ClosedForm(Function):
             found, by_target = p.gradients(scaled, wanted)
             by_z = by_z if found is None else found
         return None, by_z, by_target, *others
+
+
+_apply_plainly: Any = super(Function, ClosedForm).apply  # type: ignore[misc]
+"""`ClosedForm.apply` without what that does for `torch.func`, which `choose` has ruled out."""
 
 
 def by_autograd(p: Loss, reduction: str, grad: Tensor, wanted: tuple[bool, ...]) -> list[Tensor | None]:
@@ -237,24 +243,24 @@ class Record(NamedTuple):
 
 
 def kernel_losses(
-    p: Loss, r: Record, reduction: str, ahead: bool = False
+    p: Loss, r: Record, reduction: str, ahead: int = 0
 ) -> tuple[Tensor, Tensor | None, float, bool]:
     """Return a loss by machine code, what is kept for the gradient, and what a mean was divided by.
 
-    The last is whether what is kept is the gradient of the sum of the losses. It is for a few rows of few
-    classes, if ``ahead`` says that it will be needed, and there is something to divide by.
+    The last is whether what is kept is the gradient of the sum of the losses. It is for up to ``ahead`` logits
+    of few classes, if there is something to divide by.
     """
     each, keep = reduction == "none", r.kernel == "hard" and r.inputs[0] >= KEEP
-    ahead = ahead and not each and r.z.numel() <= AHEAD and r.kernel[4:] == "_columns"
+    both = not each and r.z.numel() <= ahead and r.kernel[4:] == "_columns"
     kept, where, loss = None, NOWHERE, r.z
     if each:
         loss = r.z.new_empty(p.rows) if isinstance(p, Softmax) else torch.empty_like(r.z)
     if keep:
         kept = r.z.new_empty(r.n, 3)
-    elif ahead:
+    elif both:
         kept, where = _place_for_gradient(p, r)
     outputs = [each, loss.data_ptr(), keep, kept.data_ptr() if keep else 0, 1.0, *where]
-    total, number = _run(r, [2 if ahead else 0, *r.inputs, *outputs])
+    total, number = _run(r, [2 if both else 0, *r.inputs, *outputs])
     if each:
         return loss, kept, 1.0, False
     if reduction == "mean":
@@ -262,8 +268,8 @@ def kernel_losses(
     else:
         number = 1.0
     total = math.copysign(math.inf, total) if abs(total) > LARGEST else total
-    ahead = ahead and bool(number)
-    return r.z.new_full((), total), kept if keep or ahead else None, number, ahead
+    both = both and bool(number)
+    return r.z.new_full((), total), kept if keep or both else None, number, both
 
 
 def kernel_gradient(p: Loss, kept: Tensor | None, grad: Tensor, count: float) -> Tensor:
