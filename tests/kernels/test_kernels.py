@@ -111,7 +111,7 @@ def test_entries_at_the_edges():
 
 
 @pytest.mark.parametrize("gamma", GAMMAS)
-@pytest.mark.parametrize("n, c", [(1, 2), (300, 2), (450, 10), (9, 31), (9, 64), (50, 100), (2, 1000)])
+@pytest.mark.parametrize("n, c", [(1, 2), (300, 2), (450, 10), (9, 32), (9, 33), (50, 100), (2, 1000)])
 def test_integers(n, c, gamma, monkeypatch):
     names = used(monkeypatch)
     for scale in (0.01, 3.0, 30.0, 1e4):
@@ -125,7 +125,7 @@ def test_integers(n, c, gamma, monkeypatch):
 
 
 @pytest.mark.parametrize("gamma", GAMMAS)
-@pytest.mark.parametrize("n, c", [(1, 2), (300, 2), (450, 10), (9, 64), (50, 100), (2, 1000)])
+@pytest.mark.parametrize("n, c", [(1, 2), (300, 2), (450, 10), (9, 32), (50, 100), (2, 1000)])
 def test_distributions(n, c, gamma, monkeypatch):
     names = used(monkeypatch)
     for scale in (0.01, 3.0, 30.0, 1e4):
@@ -388,7 +388,8 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
 @pytest.mark.parametrize(
-    "shape", [(9, 7), (1, 7), (5, 7, 3), (1, 7, 4, 6), (2, 7, 4, 6), (9, 100), (2, 100, 19), (3, 5000), (2, 5000, 3)]
+    "shape",
+    [(9, 7), (1, 7), (5, 7, 3), (1, 7, 4, 6), (2, 7, 4, 6), (9, 100), (2, 100, 19), (3, 5000), (2, 5000, 3)],
 )
 def test_every_layout_of_logits_and_targets(layout, shape, monkeypatch):
     names = used(monkeypatch)
@@ -446,7 +447,7 @@ def test_second_derivatives():
 
 def test_what_is_kept():
     # The gradient of up to 64 KiB; of more logits nothing, or three numbers of a long row.
-    for n, c, most in ((64, 10, 1), (1639, 10, 0), (512, 64, 0), (512, 65, 3 / 65), (64, 1000, 3 / 1000)):
+    for n, c, most in ((64, 10, 1), (1639, 10, 0), (513, 32, 0), (512, 33, 3 / 33), (64, 1000, 3 / 1000)):
         z, y, _ = problem(n, c, 1.0)
         sizes, known = [], {z.data_ptr(), y.data_ptr()}
 

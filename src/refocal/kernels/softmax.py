@@ -77,8 +77,8 @@ def _power(x, gamma):
 def numbers_of(gap, exponential, rest, gamma):
     """Return the loss of a row, and for its gradient phi / sum of exponentials, and phi (1 - p).
 
-    From the target's logit - the largest one, the exponential of that, and the sum of all exponentials without
-    one of the largest.
+    From the target's logit - the largest one, the exponential of that, and the sum of all exponentials
+    without one of the largest.
     """
     share = 1.0 / (1.0 + rest)
     # log1p in double precision, but faster, and exact enough for single

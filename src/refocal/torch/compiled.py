@@ -19,9 +19,8 @@ SOFTMAX = "Tensor z, Tensor target, Tensor? gammas, Tensor? weight, "
 SOFTMAX += "float gamma, int kind, SymInt ignore, float smoothing, int dim, bool hard"
 SIGMOID = "Tensor z, Tensor y, float gamma, float of_one, float of_zero, float? ignore, float smoothing"
 
-
-SOME = 1 << 20
-"""Up to so many logits, 4 MiB, of few classes a compiled loss computes its gradient ahead: memory for time."""
+AHEAD = 1 << 20
+"""Up to so many logits, 4 MiB, of few classes a compiled loss computes its gradient ahead."""
 
 
 def _operator(name: str, schema: str) -> Any:
@@ -39,7 +38,13 @@ def softmax_rows(*args: Any) -> tuple[Tensor, Tensor]:
     """Return the losses of rows, and what is kept for the gradient."""
     p = Softmax(*args)
     rows, kept, *_ = dispatch.kernel_losses(p, dispatch.record_of(p), "none")
-    return rows, p.z.new_empty(0) if kept is None else kept
+    return rows, p.z.new_empty(_kept_shape(p)) if kept is None else kept
+
+
+def _kept_shape(p: Softmax) -> tuple[int, ...]:
+    """Return what is promised to be kept, though pixels need nothing."""
+    keeps = p.hard and not p.smoothing and p.z.shape[p.dim] >= dispatch.KEEP
+    return (p.rows.numel(), 3) if keeps else (0,)
 
 
 @_operator("softmax_gradient", f"(Tensor grad, Tensor kept, {SOFTMAX}) -> Tensor")  # type: ignore[untyped-decorator]
@@ -87,7 +92,7 @@ def loss_of(p: Loss, reduction: str) -> Tensor:
 
 def _ahead(p: Softmax) -> bool:
     """Whether the gradient will be needed, and may be computed with the loss and kept."""
-    few = p.z.shape[p.dim] <= dispatch.FEW and p.z.numel() <= SOME
+    few = p.z.shape[p.dim] <= dispatch.FEW and p.z.numel() <= AHEAD
     return few and p.z.requires_grad and torch.is_grad_enabled()
 
 
@@ -97,9 +102,7 @@ def _ahead(p: Softmax) -> bool:
 @softmax_rows.register_fake  # type: ignore[untyped-decorator]
 def _(*args: Any) -> tuple[Tensor, Tensor]:
     p = Softmax(*args)
-    keeps = p.hard and not p.smoothing and p.z.shape[p.dim] >= dispatch.KEEP
-    rows = p.z.new_empty(p.rows)
-    return rows, p.z.new_empty((rows.numel(), 3) if keeps else (0,))
+    return p.z.new_empty(p.rows), p.z.new_empty(_kept_shape(p))
 
 
 @softmax_total.register_fake  # type: ignore[untyped-decorator]

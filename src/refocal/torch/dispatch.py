@@ -27,17 +27,14 @@ from refocal._checks import LARGEST_GAMMA
 from refocal.kernels import load, rows
 from refocal.torch.eager import OF_ROWS, TENSORS, Loss, Number, Sigmoid, Softmax, bad_target
 
-KEEP = 32
-"""From so many classes on three numbers of each row are kept for the backward pass: a tenth of the logits."""
+FEW, FEW_OF_PIXELS = 32, 160
+"""Up to so many classes the kernels of `refocal.kernels.columns` are faster."""
 
-FEW, MOST_COLUMNS = 64, 256
-"""Up to so many classes the kernels of `refocal.kernels.columns` are faster, or, of pixels, can be used."""
+KEEP = FEW + 1
+"""From so many classes on three numbers of each row are kept for the backward pass: a tenth of the logits."""
 
 AHEAD = 1 << 14
 """Up to so many logits, 64 KiB, the gradient is computed with the loss: the backward pass only scales it."""
-
-MOST_KNOWN = 256
-"""So many kinds of arguments are remembered."""
 
 NOWHERE = (0, 0, 0, 0, 0)
 
@@ -76,10 +73,6 @@ def choose_gradient(form: str, *tensors: Tensor | None) -> str:
     return form if are_plain_tensors(*tensors) else "formula"
 
 
-_known: dict[object, tuple[Any, str, list[float], int, int]] = {}
-"""See `remember`: the numbers of a `Softmax`, and of its `Record`; in between which of the inputs is the
-address of the targets."""
-
 _kernels: dict[str, ModuleType] | None = None
 
 
@@ -92,8 +85,8 @@ def kernels() -> dict[str, ModuleType]:
     """Return the modules of machine code, none where they are not wanted or not to be had."""
     global _kernels
     if _kernels is None:
-        names = {"hard": "softmax", "soft": "softmax", "hard_columns": "columns", "soft_columns": "columns"}
-        names |= {"sigmoid": "sigmoid", "machine": "machine"}
+        own = "hard_columns", "soft_columns", "sigmoid", "machine"
+        names = {"hard": "softmax", "soft": "softmax"} | {name: name for name in own}
         found = {name: load(module) for name, module in names.items()}
         _kernels = {} if None in found.values() else found
     return _kernels
@@ -110,9 +103,9 @@ def loss_of(p: Loss, reduction: str) -> Tensor:
         one_gamma, *one_each = (not isinstance(x, Tensor) for x in (p.gamma, p.of_one, p.of_zero))
         form = choose(p.z, p.target, one_gamma=one_gamma, one_each=all(one_each))
     if form == "kernel":
-        return _apply(p, record_of(p), reduction)
+        return apply(p, record_of(p), reduction)
     if form == "eager":
-        losses = _apply(p, None, "none")
+        losses = apply(p, None, "none")
     elif form == "operator":
         from refocal.torch import compiled
 
@@ -122,31 +115,7 @@ def loss_of(p: Loss, reduction: str) -> Tensor:
     return p.reduced(losses, reduction)
 
 
-def again(key: object, z: Tensor, target: Tensor, reduction: str) -> Tensor | None:
-    """Return the loss of tensors for which `choose` names the kernel, if one of the same kind was remembered."""
-    known = _known.get(key)
-    if known is None or z.is_neg() or target.is_neg():
-        return None
-    numbers, kernel, inputs, at, n = known
-    inputs = inputs.copy()
-    inputs[1], inputs[at] = z.data_ptr(), target.data_ptr()
-    p = Softmax(z, target, None, None, *numbers)
-    return _apply(p, Record(kernel, inputs, [target, z], z, n), reduction)
-
-
-def remember(key: object, p: Softmax) -> None:
-    """Remember all but the addresses that a kernel is given, unless it needs copies."""
-    if choose(p.z, p.target) != "kernel" or p.gammas is not None or p.weight is not None:
-        return
-    r = record_of(p)
-    if all(x is p.z or x is p.target for x in r.owners):
-        if len(_known) >= MOST_KNOWN:
-            _known.clear()
-        at = 8 if not p.hard else 7 if p.smoothing else 6  # the fields of the kernels
-        _known[key] = p[4:], r.kernel, r.inputs, at, r.n
-
-
-def _apply(p: Loss, r: Record | None, reduction: str) -> Tensor:
+def apply(p: Loss, r: Record | None, reduction: str) -> Tensor:
     """Return a loss by machine code, or in closed form if there is no record for a kernel."""
     by_z, by_target = p.z.requires_grad, p.target.requires_grad
     if not (torch.is_grad_enabled() and (by_z or by_target)):
@@ -178,9 +147,8 @@ class ClosedForm(Function):
         grad, wanted, others = grads[0], ctx.needs_input_grad[1:3], [None] * (len(tensors) - 2)
         by_z = by_target = None
         if ctx.ahead:
-            if choose_gradient(form, grad, kept) == "kernel" and math.isfinite(
-                scale := grad.item() / ctx.count
-            ):
+            plain = choose_gradient(form, grad, kept) == "kernel"
+            if plain and math.isfinite(scale := grad.item() / ctx.count):
                 by_z, wanted = kept * scale, (False, wanted[1])
                 if not wanted[1]:
                     return None, by_z, None, *others
@@ -230,7 +198,7 @@ def gradient_of(p: Softmax) -> Tensor:
 
 
 class Record(NamedTuple):
-    """What a kernel is given, see `refocal.kernels.softmax` and `refocal.kernels.sigmoid`."""
+    """What a kernel is given, see `softmax`, `hard_columns`, `soft_columns` and `sigmoid` of the kernels."""
 
     kernel: str
     inputs: list[float]
@@ -247,8 +215,8 @@ def kernel_losses(
 ) -> tuple[Tensor, Tensor | None, float, bool]:
     """Return a loss by machine code, what is kept for the gradient, and what a mean was divided by.
 
-    The last is whether what is kept is the gradient of the sum of the losses. It is for up to ``ahead`` logits
-    of few classes, if there is something to divide by.
+    The last is whether what is kept is the gradient of the sum of the losses. It is for up to ``ahead``
+    logits of few classes, if there is something to divide by.
     """
     each, keep = reduction == "none", r.kernel == "hard" and r.inputs[0] >= KEEP
     both = not each and r.z.numel() <= ahead and r.kernel[4:] == "_columns"
@@ -276,7 +244,7 @@ def kernel_gradient(p: Loss, kept: Tensor | None, grad: Tensor, count: float) ->
     """Return the gradient by the logits by machine code; ``count`` is what a mean was divided by."""
     r = record_of(p)
     result, where = _place_for_gradient(p, r)
-    keep = (0, 0) if kept is None else (1, _address(r.owners, kept, torch.float32))
+    keep = (0, 0) if kept is None or r.kernel != "hard" else (1, _address(r.owners, kept, torch.float32))
     if grad.ndim == 0:
         scale, each = grad.item() / count if count else math.nan, (0, 0)
     elif isinstance(p, Softmax):
@@ -347,8 +315,8 @@ def record_of(p: Loss) -> Record:
 
 
 def _in_columns(c: int, at: int, outer: int, of_class: int, inner: int, step: int) -> bool:
-    """Return whether the kernels for few classes are the faster ones: also for more where rows are adjacent."""
-    return c <= (MOST_COLUMNS if (step if inner > 1 else outer) == 1 else FEW)
+    """Return whether the kernels for few classes are faster; few are more where rows are adjacent."""
+    return c <= (FEW_OF_PIXELS if (step if inner > 1 else outer) == 1 else FEW)
 
 
 def _sigmoid_record(p: Sigmoid) -> Record:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numbers
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +12,7 @@ from torch import Tensor
 from refocal._arrays import are_plain_tensors
 from refocal._checks import check_entries, check_fraction, check_number
 from refocal.objectives import SigmoidFocal
-from refocal.torch import dispatch
+from refocal.torch import dispatch, repeated
 from refocal.torch.eager import OF_ALL, OF_CLASSES, OF_ROWS, Number, Sigmoid, Softmax
 from refocal.torch.posterior import class_axis
 
@@ -61,27 +60,13 @@ def focal_loss(
         0.0875
     """
     check_reduction(reduction)
-    key = _kind_of(logits, target, gamma, weight, ignore_index, label_smoothing, dim)
-    if key is not None and (loss := dispatch.again(key, logits, target, reduction)) is not None:
+    kind = repeated.kind_of(logits, target, gamma, weight, ignore_index, label_smoothing, dim)
+    if kind is not None and (loss := repeated.loss_again(kind, logits, target, reduction)) is not None:
         return loss
     problem = _softmax(logits, target, gamma, weight, ignore_index, label_smoothing, dim)
-    if key is not None:
-        dispatch.remember(key, problem)
+    if kind is not None:
+        repeated.remember(kind, problem, target)
     return as_given(dispatch.loss_of(problem, reduction), logits)
-
-
-def _kind_of(
-    logits: Tensor, target: Tensor, gamma: Gamma, weight: Tensor | None, ignore: int, smoothing: float, dim: Any
-) -> tuple[Any, ...] | None:
-    """Return all that is checked about arguments for a kernel, values aside; None where that would be long.
-
-    Types count: True equals 1.0, and is no gamma.
-    """
-    if weight is None and type(gamma) is float and type(ignore) is int and type(smoothing) is float:
-        if (dim is None or type(dim) is int) and dispatch.choose(logits, target) == "kernel":
-            shapes = logits.shape, logits.stride(), target.shape, target.stride()
-            return *shapes, target.dtype, gamma, ignore, smoothing, dim
-    return None
 
 
 def focal_gradient(
