@@ -67,7 +67,8 @@ def test_a_gradient_that_is_not_finite_leaves_ignored_rows_alone():
         y[1] = -100
         x = z.requires_grad_()
         (gradient,) = torch.autograd.grad(focal_loss(x, y), x, torch.tensor(torch.inf))
-        assert bool((gradient[1] == 0).all()) and not bool(gradient[0].isfinite().any())
+        assert bool((gradient[1] == 0).all())
+        assert not bool(gradient[0].isfinite().any())
         (gradient,) = torch.autograd.grad(focal_loss(x, torch.full_like(y, -100)), x)
         assert bool((gradient == 0).all())
 
@@ -93,7 +94,8 @@ def test_a_gradient_ahead_can_be_asked_for_twice_and_differentiated_again():
     x, exact = z.requires_grad_(), z.detach().double().requires_grad_()
     loss = focal_loss(x, y)
     first, second = (torch.autograd.grad(loss, x, retain_graph=True)[0] for _ in range(2))
-    assert torch.equal(first, second) and first.data_ptr() != second.data_ptr()
+    assert torch.equal(first, second)
+    assert first.data_ptr() != second.data_ptr()
     hessians = []
     for t in (x, exact):
         (gradient,) = torch.autograd.grad(focal_loss(t, y), t, create_graph=True)
