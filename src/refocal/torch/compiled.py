@@ -58,8 +58,8 @@ def softmax_gradient(grad: Tensor, kept: Tensor, *args: Any) -> Tensor:
 def softmax_total(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Return the mean or the sum of the losses of few classes, what a mean was divided by, and with the same
     pass over the logits the gradient of the sum."""
-    *args, mean = args
-    p = Softmax(*args)
+    *given, mean = args
+    p = Softmax(*given)
     reduction = "mean" if mean else "sum"
     loss, kept, number, _ = dispatch.kernel_losses(p, dispatch.record_of(p), reduction, ahead=p.z.numel())
     if kept is None:  # the mean of no rows

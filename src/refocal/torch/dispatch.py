@@ -166,7 +166,7 @@ class ClosedForm(Function):
         return None, by_z, by_target, *others
 
 
-_apply_plainly: Any = super(Function, ClosedForm).apply  # type: ignore[misc]
+_apply_plainly: Any = super(Function, ClosedForm).apply
 """`ClosedForm.apply` without what that does for `torch.func`, which `choose` has ruled out."""
 
 
@@ -227,7 +227,7 @@ def kernel_losses(
         kept = r.z.new_empty(r.n, 3)
     elif both:
         kept, where = _place_for_gradient(p, r)
-    outputs = [each, loss.data_ptr(), keep, kept.data_ptr() if keep else 0, 1.0, *where]
+    outputs = [each, loss.data_ptr(), keep, kept.data_ptr() if keep and kept is not None else 0, 1.0, *where]
     total, number = _run(r, [2 if both else 0, *r.inputs, *outputs])
     if each:
         return loss, kept, 1.0, False
