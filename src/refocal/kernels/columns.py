@@ -64,44 +64,35 @@ def _gather(x, hop, result):
 
 
 @exactly
-def _put(result, x):
-    for r in range(x.size):
-        result[r] = x[r]
-
-
-@exactly
 def _scatter(result, hop, x):
     for r in range(U(x.size)):
         result[r * hop] = x[r]
 
 
-def _mover(adjacent, spread):
-    """Return what moves rows between memory and a tile, by a loop for rows side by side and another."""
+@exactly
+def move(x, outer, cls, inner, step, c, start, stop, tile, into):
+    """Fill a tile with the rows from start to stop, or put them back from there.
 
-    @exactly
-    def move(x, outer, cls, inner, step, c, start, stop, tile):
-        m = stop - start
-        n, s, r = start // inner, start % inner, 0
-        while r < m:
-            some = min(inner - s, m - r) if inner > 1 else m
-            hop = step if inner > 1 else outer
-            for k in range(c):
-                at = n * outer + s * step + k * cls
-                run = tile[k * m + r : k * m + r + some]
-                if hop == 1:
-                    adjacent(x[at : at + some], run)
-                else:
-                    spread(x[at : at + hop * some], U(hop), run)
-            r, s, n = r + some, 0, n + 1
-
-    return move
-
-
-load = _mover(copy, _gather)
-"""Fill a tile with the rows from start to stop."""
-
-store = _mover(_put, _scatter)
-"""Put the rows of a tile where they belong."""
+    One function, not one for each way made by another: Numba may take the kept code of one closure for that
+    of another with the same name, if two kernels use both.
+    """
+    m = stop - start
+    n, s, r = start // inner, start % inner, 0
+    while r < m:
+        some = min(inner - s, m - r) if inner > 1 else m
+        hop = step if inner > 1 else outer
+        for k in range(c):
+            at = n * outer + s * step + k * cls
+            run = tile[k * m + r : k * m + r + some]
+            if hop == 1 and into:
+                copy(x[at : at + some], run)
+            elif hop == 1:
+                copy(run, x[at : at + some])
+            elif into:
+                _gather(x[at : at + hop * some], U(hop), run)
+            else:
+                _scatter(x[at : at + hop * some], U(hop), run)
+        r, s, n = r + some, 0, n + 1
 
 
 # What both kinds of targets share

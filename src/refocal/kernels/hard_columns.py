@@ -11,14 +11,13 @@ from refocal.kernels.columns import (
     U,
     copy,
     find_tops,
-    load,
     look_up,
+    move,
     neg_log_share,
     place,
     rows_of_tile,
     scale_by,
     scale_by_each,
-    store,
     sum_of,
     to_exponentials,
     whole_power,
@@ -123,7 +122,7 @@ def hard_columns(record):
                 place(some, 6, m),
             )
             loss, factor, at_target = place(some, 7, m), place(some, 8, m), place(some, 9, m)
-            load(z, a.z_outer, a.z_class, a.z_inner, a.z_step, c, start, stop, x)
+            move(z, a.z_outer, a.z_class, a.z_inner, a.z_step, c, start, stop, x, True)
             find_tops(x, tops)
             bad = look_up(x, tops, c, y[start:stop], a.ignore, a.weighted, weights, at, weight, gap)
             if bad:
@@ -147,8 +146,17 @@ def hard_columns(record):
                     if a.each:
                         scale_by_each(weight, each[start:stop])
                 _to_gradient(x, at, weight, factor, at_target)
-                store(
-                    result, a.result_outer, a.result_class, a.result_inner, a.result_step, c, start, stop, x
+                move(
+                    result,
+                    a.result_outer,
+                    a.result_class,
+                    a.result_inner,
+                    a.result_step,
+                    c,
+                    start,
+                    stop,
+                    x,
+                    False,
                 )
         sums[part, 0], sums[part, 1], sums[part, BAD] = total, number, bad
         part, first, last = next_part(record, parts, count)

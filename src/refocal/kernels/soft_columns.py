@@ -12,14 +12,13 @@ from refocal.kernels.columns import (
     add,
     copy,
     find_tops,
-    load,
     look_up,
+    move,
     neg_log_share,
     place,
     rows_of_tile,
     scale_by,
     scale_by_each,
-    store,
     sum_of,
     to_exponentials,
     whole_power,
@@ -155,7 +154,7 @@ def soft_columns(record):
             if a.kind == OF_ROWS or m != filled:
                 _fill_gammas(g, c, start, a.gamma, a.kind, gammas)
                 filled = m
-            load(z, a.z_outer, a.z_class, a.z_inner, a.z_step, c, start, stop, x)
+            move(z, a.z_outer, a.z_class, a.z_inner, a.z_step, c, start, stop, x, True)
             find_tops(x, tops)
             if a.hard:
                 bad = look_up(x, tops, c, y[start:stop], a.ignore, a.weighted, weights, at, weight, loss)
@@ -164,7 +163,7 @@ def soft_columns(record):
                     break
                 _one_hot(t, at)
             else:
-                load(v, a.v_outer, a.v_class, a.v_inner, a.v_step, c, start, stop, t)
+                move(v, a.v_outer, a.v_class, a.v_inner, a.v_step, c, start, stop, t, True)
                 weight[:] = ONE
             if a.weighted or smoothing:
                 for k in range(c):
@@ -206,8 +205,17 @@ def soft_columns(record):
                     _by_logits(x[i : i + m], e[i : i + m], share, rest, slope, weight)
                     if a.hard:
                         _drop_ignored(x[i : i + m], at)
-                store(
-                    result, a.result_outer, a.result_class, a.result_inner, a.result_step, c, start, stop, x
+                move(
+                    result,
+                    a.result_outer,
+                    a.result_class,
+                    a.result_inner,
+                    a.result_step,
+                    c,
+                    start,
+                    stop,
+                    x,
+                    False,
                 )
         sums[part, 0], sums[part, 1], sums[part, BAD] = total, number, bad
         part, first, last = next_part(record, parts, count)
