@@ -99,6 +99,16 @@ def compiled(losses: dict[str, Callable[[Tensor, Tensor], Tensor]]) -> dict[str,
     return {name: torch.compile(losses[name]) for name in list(losses)[:2]}
 
 
+def generated_kernels(loss: Callable[[Tensor, Tensor], Tensor], z: Tensor, y: Tensor) -> int:
+    """Return how many kernels Inductor generates for a step; an operator that it calls is none of them."""
+    metrics = importlib.import_module("torch._inductor.metrics")
+    torch.compiler.reset()
+    metrics.reset()
+    with torch._inductor.config.patch(force_disable_caches=True):  # or code of before would not be counted
+        step(loss, z, y)()
+    return int(metrics.generated_kernel_count)
+
+
 def losses_of(kind: str) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
     by_kind = {"sigmoid": binary_losses, "pixels, some ignored": dense_losses}
     return by_kind[kind]() if kind in by_kind else softmax_losses(kind)
@@ -151,6 +161,7 @@ def main() -> None:
         kind: str, shape: tuple[int, ...], floor: str, calls: dict, repeats: int, how: str = ""
     ) -> None:
         z, y = problem(kind, shape)
+        kernels = {name: generated_kernels(loss, z, y) for name, loss in calls.items()} if how else {}
         seconds = best_of_each({name: step(loss, z, y) for name, loss in calls.items()}, repeats)
         for name, loss in calls.items():
             row = {
@@ -161,6 +172,8 @@ def main() -> None:
                 f"x {floor}": round(seconds[name] / seconds[floor], 2),
                 "saved x logits": round(saved_bytes(loss, z, y) / z.nbytes, 3),
             }
+            if how:
+                row["generated kernels"] = kernels[name]
             if z.nbytes > 1 << 20 and z.ndim == 2 and not how:
                 row["peak MiB"] = round(peak_mib(kind, shape, name), 1)
             rows.append(row)

@@ -386,8 +386,13 @@ def test_the_operators_keep_the_rules_of_pytorch():
         (z, labels(v), None, None, 2.0, 0, -100, 0.0, 1, True),
         (wide.requires_grad_(), labels(wide), None, None, 1.5, 0, 3, 0.0, 1, True),
         (z, v, None, WEIGHT, 2.0, 0, -100, 0.1, 1, False),
+        (wide.detach()[None].mT.requires_grad_(), labels(wide)[None], None, None, 2.0, 0, 3, 0.0, 1, True),
     ):
         assert set(torch.library.opcheck(compiled.softmax_rows, args).values()) == {"SUCCESS"}
+        if args[0] is z:
+            for mean in (True, False):
+                checks = torch.library.opcheck(compiled.softmax_total, (*args, mean))
+                assert set(checks.values()) == {"SUCCESS"}
     some = torch.where(v > 0.3, -1, v)
     for args in ((z, v, 2.0, 0.25, 0.75, None, 0.0), (z, some, 1.5, 0.5, 0.75, -1.0, 0.1)):
         assert set(torch.library.opcheck(compiled.sigmoid_losses, args).values()) == {"SUCCESS"}
@@ -397,6 +402,29 @@ def test_the_operators_keep_the_rules_of_pytorch():
         zs = torch.stack([z.detach(), 2 * z.detach()])
         vs = torch.stack([v, v])
         close(vmapped(zs, vs), torch.stack([exact(f, x, v)[0] for x in zs]))
+
+
+def test_compiled_means_of_ignored_rows_and_of_problems_side_by_side():
+    z, v = problem(12)
+    y, x = labels(v), z.clone().requires_grad_()
+    none, some = torch.full_like(y, -100), torch.where(y == 0, -100, y)
+    f = torch.compile(lambda z, y: focal_loss(z, y, 2.0), backend="aot_eager", fullgraph=True)
+    assert bool(f(x, none).isnan())
+    assert bool((torch.autograd.grad(f(x, none), x)[0] == 0).all())
+    (gradient,) = torch.autograd.grad(f(x, some), x, torch.tensor(torch.inf))
+    assert bool((gradient[y == 0] == 0).all())
+    assert not bool(gradient[y != 0].isfinite().any())
+    vmapped = torch.compile(
+        torch.func.vmap(lambda z, y: focal_loss(z, y, 2.0)), backend="aot_eager", fullgraph=True
+    )
+    zs = torch.stack([z, 2 * z]).requires_grad_()
+    means = vmapped(zs, torch.stack([y, some]))
+    alone = [focal_loss(t.detach().double().requires_grad_(), u) for t, u in ((z, y), (2 * z, some))]
+    close(means, torch.stack(alone))
+    (gradients,) = torch.autograd.grad(means.sum(), zs)
+    doubled = zs.detach().double().requires_grad_()
+    total = focal_loss(doubled[0], y) + focal_loss(doubled[1], some)
+    close(gradients, torch.autograd.grad(total, doubled)[0])
 
 
 @pytest.mark.slow

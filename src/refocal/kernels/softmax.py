@@ -54,7 +54,7 @@ GAMMA_AND_WEIGHTS = {
 
 
 @entry
-def _gamma_of(gamma, kind, gammas, i, k):
+def gamma_of(gamma, kind, gammas, i, k):
     return gamma if kind == OF_ALL else gammas[i if kind == OF_ROWS else k]
 
 
@@ -74,15 +74,18 @@ def _power(x, gamma):
 
 
 @entry
-def _numbers(z_k, exponentials, top, k, gamma):
-    """Return the loss of a row, and for its gradient phi / sum of exponentials, and phi (1 - p)."""
-    rest = e.rest_of(exponentials)
+def numbers_of(gap, exponential, rest, gamma):
+    """Return the loss of a row, and for its gradient phi / sum of exponentials, and phi (1 - p).
+
+    From the target's logit - the largest one, the exponential of that, and the sum of all exponentials
+    without one of the largest.
+    """
     share = 1.0 / (1.0 + rest)
     # log1p in double precision, but faster, and exact enough for single
     log_sum = math.log(1.0 + rest) if rest > 1e-6 else rest - 0.5 * rest * rest
-    neg_log_p = log_sum - (np.float64(z_k) - np.float64(top))
+    neg_log_p = log_sum - gap
     # Next to p = 1 nothing of 1 - p is lost: the sum was taken without this entry.
-    miss = rest * share if exponentials[k] == ONE else 1.0 - np.float64(exponentials[k]) * share
+    miss = rest * share if exponential == ONE else 1.0 - np.float64(exponential) * share
     hit = neg_log_p * (1.0 - miss) if miss < 1.0 else 0.0  # -p log p, also where the logit is -inf
     if gamma == 2.0:
         power = miss * miss
@@ -91,6 +94,11 @@ def _numbers(z_k, exponentials, top, k, gamma):
         power = _power(miss, gamma)
         phi = power * (1.0 + gamma * (hit / miss if miss > 0.0 else 1.0))
     return power * neg_log_p, F(phi * share), F(phi * miss)
+
+
+@entry
+def _numbers(z_k, exponentials, top, k, gamma):
+    return numbers_of(np.float64(z_k) - np.float64(top), exponentials[k], e.rest_of(exponentials), gamma)
 
 
 @kernel(**LOGITS, y=INT, **GAMMA_AND_WEIGHTS, **RESULTS)
@@ -144,7 +152,7 @@ def hard(record):
                     if keep:
                         factor, at_target = kept[i, 1], kept[i, 2]
                     else:
-                        gamma = _gamma_of(one_gamma, kind, gammas, i, k)
+                        gamma = gamma_of(one_gamma, kind, gammas, i, k)
                         _, factor, at_target = _numbers(x[r * c + k], row, tops[r], k, gamma)
                         by = by * weights[k] if weighted else by
                     e.multiply(row, factor * by)
@@ -159,7 +167,7 @@ def hard(record):
                     if k < 0 or k >= c:
                         bad = i + 1
                         break
-                    gamma = _gamma_of(one_gamma, kind, gammas, i, k)
+                    gamma = gamma_of(one_gamma, kind, gammas, i, k)
                     loss, factor, at_target = _numbers(
                         x[r * c + k], out[r * c : r * c + c], tops[r], k, gamma
                     )
@@ -250,7 +258,7 @@ def _shift_down(row, log_sum):
 def _fill_gammas(run, c, start, stop, gamma, kind, gammas):
     for i in range(start, stop):
         for k in range(c):
-            run[(i - start) * c + k] = F(_gamma_of(gamma, kind, gammas, i, k))
+            run[(i - start) * c + k] = F(gamma_of(gamma, kind, gammas, i, k))
 
 
 @exactly

@@ -19,6 +19,9 @@ SOFTMAX = "Tensor z, Tensor target, Tensor? gammas, Tensor? weight, "
 SOFTMAX += "float gamma, int kind, SymInt ignore, float smoothing, int dim, bool hard"
 SIGMOID = "Tensor z, Tensor y, float gamma, float of_one, float of_zero, float? ignore, float smoothing"
 
+AHEAD = 1 << 20
+"""Up to so many logits, 4 MiB, of few classes a compiled loss computes its gradient ahead."""
+
 
 def _operator(name: str, schema: str) -> Any:
     return torch.library.custom_op(f"refocal::{name}", mutates_args=(), schema=schema)
@@ -34,8 +37,17 @@ def _as_promised(z: Tensor, x: Tensor) -> Tensor:
 def softmax_rows(*args: Any) -> tuple[Tensor, Tensor]:
     """Return the losses of rows, and what is kept for the gradient."""
     p = Softmax(*args)
-    rows, kept = cuda.losses(p) if cuda.serves(Softmax, p.z) else dispatch.kernel_losses(p, "none")[:2]
-    return rows, rows.new_empty(0) if kept is None else kept
+    if cuda.serves(Softmax, p.z):
+        rows, kept = cuda.losses(p)
+    else:
+        rows, kept, *_ = dispatch.kernel_losses(p, dispatch.record_of(p), "none")
+    return rows, rows.new_empty(_kept_shape(p)) if kept is None else kept
+
+
+def _kept_shape(p: Softmax) -> tuple[int, ...]:
+    """Return what is promised to be kept, though pixels need nothing."""
+    keeps = cuda.serves(Softmax, p.z) or (p.hard and not p.smoothing)
+    return (p.rows.numel(), 3) if keeps and p.z.shape[p.dim] >= KEEP else (0,)
 
 
 @_operator("softmax_gradient", f"(Tensor grad, Tensor kept, {SOFTMAX}) -> Tensor")  # type: ignore[untyped-decorator]
@@ -47,12 +59,26 @@ def softmax_gradient(grad: Tensor, kept: Tensor, *args: Any) -> Tensor:
     return _as_promised(p.z, dispatch.kernel_gradient(p, found, grad, 1.0))
 
 
+@_operator("softmax_total", f"({SOFTMAX}, bool mean) -> (Tensor, Tensor, Tensor)")  # type: ignore[untyped-decorator]
+def softmax_total(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the mean or the sum of the losses of few classes, what a mean was divided by, and with the same
+    pass over the logits the gradient of the sum."""
+    *given, mean = args
+    p = Softmax(*given)
+    reduction = "mean" if mean else "sum"
+    loss, kept, number, _ = dispatch.kernel_losses(p, dispatch.record_of(p), reduction, ahead=p.z.numel())
+    if kept is None:  # the mean of no rows
+        kept = dispatch.kernel_gradient(p, None, p.z.new_ones(()), number)
+    return loss, p.z.new_full((), number), _as_promised(p.z, kept)
+
+
 @_operator("sigmoid_losses", f"({SIGMOID}) -> Tensor")  # type: ignore[untyped-decorator]
 def sigmoid_losses(*args: Any) -> Tensor:
     """Return the loss of each binary problem."""
     p = Sigmoid(*args)
-    found = cuda.losses(p)[0] if cuda.serves(Sigmoid, p.z) else dispatch.kernel_losses(p, "none")[0]
-    return _as_promised(p.z, found)
+    if cuda.serves(Sigmoid, p.z):
+        return _as_promised(p.z, cuda.losses(p)[0])
+    return _as_promised(p.z, dispatch.kernel_losses(p, dispatch.record_of(p), "none")[0])
 
 
 @_operator("sigmoid_gradient", f"(Tensor grad, {SIGMOID}) -> Tensor")  # type: ignore[untyped-decorator]
@@ -64,10 +90,19 @@ def sigmoid_gradient(grad: Tensor, *args: Any) -> Tensor:
     return _as_promised(p.z, dispatch.kernel_gradient(p, None, grad, 1.0))
 
 
-def losses(p: Loss) -> Tensor:
-    """Return the losses by an operator."""
-    result: Tensor = softmax_rows(*p)[0] if isinstance(p, Softmax) else sigmoid_losses(*p)
-    return result
+def loss_of(p: Loss, reduction: str) -> Tensor:
+    """Return a loss by an operator."""
+    if isinstance(p, Softmax) and reduction != "none" and _ahead(p):
+        loss: Tensor = softmax_total(*p, reduction == "mean")[0]
+        return loss
+    losses = softmax_rows(*p)[0] if isinstance(p, Softmax) else sigmoid_losses(*p)
+    return p.reduced(losses, reduction)
+
+
+def _ahead(p: Softmax) -> bool:
+    """Whether the gradient will be needed, and may be computed with the loss and kept."""
+    few = p.z.shape[p.dim] < KEEP and p.z.numel() <= AHEAD and not cuda.serves(Softmax, p.z)
+    return few and p.z.requires_grad and torch.is_grad_enabled()
 
 
 # Shapes alone
@@ -76,9 +111,13 @@ def losses(p: Loss) -> Tensor:
 @softmax_rows.register_fake  # type: ignore[untyped-decorator]
 def _(*args: Any) -> tuple[Tensor, Tensor]:
     p = Softmax(*args)
-    keeps = cuda.serves(Softmax, p.z) or (p.hard and not p.smoothing)
     rows = p.z.new_empty(p.rows, dtype=working_dtype(p.z))
-    return rows, rows.new_empty((rows.numel(), 3) if keeps and p.z.shape[p.dim] >= KEEP else (0,))
+    return rows, rows.new_empty(_kept_shape(p))
+
+
+@softmax_total.register_fake  # type: ignore[untyped-decorator]
+def _(z: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return z.new_empty(()), z.new_empty(()), torch.empty_like(z)
 
 
 softmax_gradient.register_fake(lambda grad, kept, z, *args: torch.empty_like(z))
@@ -103,20 +142,37 @@ def _softmax_backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ..
     return _gradients(ctx, p, grad, lambda: softmax_gradient(grad, kept, *p))
 
 
+def _total_backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    *tensors, number, kept = ctx.saved_tensors
+    *numbers, mean = ctx.numbers
+    p, scale = Softmax(*tensors, *numbers), grad / number
+    # An ignored row has no gradient, whatever the scale is.
+    by_z = lambda: torch.where(kept == 0, 0, kept * scale)  # noqa: E731
+    return *_gradients(ctx, p, grad, by_z, "mean" if mean else "sum", scale), None
+
+
 def _sigmoid_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     p = Sigmoid(*ctx.saved_tensors, *ctx.numbers)
     return _gradients(ctx, p, grad, lambda: sigmoid_gradient(grad, *p))
 
 
-def _gradients(ctx: Any, p: Loss, grad: Tensor, by_z: Callable[[], Tensor]) -> tuple[Tensor | None, ...]:
+def _gradients(
+    ctx: Any,
+    p: Loss,
+    grad: Tensor,
+    by_z: Callable[[], Tensor],
+    reduction: str = "none",
+    scale: Tensor | None = None,
+) -> tuple[Tensor | None, ...]:
     wanted, others = ctx.needs_input_grad[:2], [None] * (len(p) - 2)
     if torch.is_grad_enabled():  # they will be differentiated again
-        return *dispatch.by_autograd(p, "none", grad, wanted), *others
-    _, by_target = p.wide().gradients(grad, (False, wanted[1]))
+        return *dispatch.by_autograd(p, reduction, grad, wanted), *others
+    _, by_target = p.wide().gradients(grad if scale is None else scale, (False, wanted[1]))
     by_target = by_target if by_target is None else by_target.to(p.target.dtype)
     return by_z() if wanted[0] else None, by_target, *others
 
 
+softmax_total.register_autograd(_total_backward, setup_context=_keep)
 softmax_rows.register_autograd(_softmax_backward, setup_context=_keep)
 sigmoid_losses.register_autograd(_sigmoid_backward, setup_context=_keep)
 
@@ -140,6 +196,15 @@ def _(info: Any, in_dims: Any, *args: Any) -> Any:
         gammas = gammas.reshape(size, *[1] * (z.ndim - 1 - gammas.ndim), *gammas.shape[1:])
     rows, kept = softmax_rows(z, target, gammas, p.weight, *p[4:8], p.dim + 1, p.hard)
     return (rows, kept.view(size, -1, 3) if kept.numel() else kept.expand(size, 0)), (0, 0)
+
+
+@softmax_total.register_vmap  # type: ignore[untyped-decorator]
+def _(info: Any, in_dims: Any, *args: Any) -> Any:
+    def of(i: int) -> list[Any]:
+        return [x if at is None else x.select(at, i) for x, at in zip(args, in_dims, strict=True)]
+
+    results = [softmax_total(*of(i)) for i in range(info.batch_size)]  # each has a mean of its own
+    return tuple(torch.stack(x) for x in zip(*results, strict=True)), (0, 0, 0)
 
 
 @sigmoid_losses.register_vmap  # type: ignore[untyped-decorator]

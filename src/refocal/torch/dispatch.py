@@ -40,6 +40,14 @@ from refocal.torch.eager import (
     working_dtype,
 )
 
+FEW, FEW_OF_PIXELS = KEEP - 1, 160
+"""Up to so many classes the kernels of `refocal.kernels.columns` are faster."""
+
+AHEAD = 1 << 14
+"""Up to so many logits, 64 KiB, the gradient is computed with the loss: the backward pass only scales it."""
+
+NOWHERE = (0, 0, 0, 0, 0)
+
 LARGEST = torch.finfo(torch.float32).max
 
 FOLDER = str(Path(torch.__file__).parent / "lib")
@@ -100,7 +108,8 @@ def kernels() -> dict[str, ModuleType]:
     """Return the modules of machine code, none where they are not wanted or not to be had."""
     global _kernels
     if _kernels is None:
-        names = {"hard": "softmax", "soft": "softmax", "sigmoid": "sigmoid", "machine": "machine"}
+        own = "hard_columns", "soft_columns", "sigmoid", "machine"
+        names = {"hard": "softmax", "soft": "softmax"} | {name: name for name in own}
         found = {name: load(module) for name, module in names.items()}
         _kernels = {} if None in found.values() else found
     return _kernels
@@ -118,57 +127,74 @@ def loss_of(p: Loss, reduction: str) -> Tensor:
         form = choose(p.z, p.target, loss=Sigmoid, one_gamma=one_gamma, one_each=all(one_each))
     if form != "triton" and not (form == "operator" and cuda.serves(type(p), p.z)):
         p = p.wide()  # other kernels read half precision as it is
-    if form == "kernel" or (form == "triton" and isinstance(p, Sigmoid)):
-        return _apply(p, form, reduction)
+    if form == "kernel":
+        return apply(p, record_of(p), reduction)
+    if form == "triton" and isinstance(p, Sigmoid):
+        return apply(p, form, reduction)
     if form in ("triton", "eager"):
-        losses = _apply(p, form, "none")
+        losses = apply(p, form, "none")
     elif form == "operator":
         from refocal.torch import compiled
 
-        losses = compiled.losses(p)
+        return compiled.loss_of(p, reduction)
     else:
         losses = p.formula()
     return p.reduced(losses, reduction)
 
 
-def _apply(p: Loss, form: str, reduction: str) -> Tensor:
-    tensors = TENSORS[type(p)]
-    rest = type(p), form, reduction, p[tensors:]  # in one, since PyTorch looks at each argument
-    result: Tensor = ClosedForm.apply(rest, *p[:tensors])  # type: ignore[no-untyped-call]
+def apply(p: Loss, by: Record | str, reduction: str) -> Tensor:
+    """Return a loss by machine code, given its record, or by the form of a name."""
+    by_z, by_target = p.z.requires_grad, p.target.requires_grad
+    if not (torch.is_grad_enabled() and (by_z or by_target)):
+        found = kernel_losses(p, by, reduction) if isinstance(by, Record) else _losses(p, by, reduction)
+        return found[0]
+    # All but tensors in one, since PyTorch looks at each argument.
+    result: Tensor = _apply_plainly((p, by, reduction, by_z), *p[: TENSORS[type(p)]])
     return result
 
 
+def _losses(p: Loss, form: str, reduction: str) -> tuple[Tensor, Tensor | None]:
+    """Return a loss by Triton, or the losses in closed form, and what is kept for the gradient."""
+    return cuda.losses(p, reduction) if form == "triton" else (p.losses(), None)
+
+
 class ClosedForm(Function):
-    """A loss by machine code or in closed form. Beyond the inputs at most three numbers a row are kept."""
+    """A loss by machine code or in closed form. Of many rows at most three numbers of each are kept."""
 
     @staticmethod
-    def forward(ctx: Any, rest: tuple[type[Loss], str, str, Any], *tensors: Any) -> Tensor:
-        kind, form, reduction, numbers = rest
-        p = kind(*tensors, *numbers)
-        if form == "kernel":
-            loss, kept, ctx.count = kernel_losses(p, reduction)
-        elif form == "triton":
-            (loss, kept), ctx.count = cuda.losses(p, reduction), 1.0
+    def forward(ctx: Any, rest: tuple[Loss, Record | str, str, bool], *tensors: Any) -> Tensor:
+        p, by, reduction, by_z = rest
+        if isinstance(by, Record):
+            loss, kept, ctx.count, ctx.ahead = kernel_losses(p, by, reduction, AHEAD if by_z else 0)
         else:
-            loss, kept, ctx.count = p.losses(), None, 1.0
+            (loss, kept), ctx.count, ctx.ahead = _losses(p, by, reduction), 1.0, False
         # Weights and gammas too: their change before the backward pass is an error.
         ctx.save_for_backward(*tensors, kept)
-        ctx.rest = rest
+        form = "kernel" if isinstance(by, Record) else by
+        ctx.rest = type(p), form, reduction, p[len(tensors) :]
         return loss
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         *tensors, kept = ctx.saved_tensors
-        (kind, form, reduction, numbers), grad, wanted = ctx.rest, grads[0], ctx.needs_input_grad[1:3]
+        kind, form, reduction, numbers = ctx.rest
+        grad, wanted, others = grads[0], ctx.needs_input_grad[1:3], [None] * (len(tensors) - 2)
+        by_z = by_target = None
+        if ctx.ahead:
+            plain = choose_gradient(form, grad, kept) == "kernel"
+            if plain and math.isfinite(scale := grad.item() / ctx.count):
+                by_z, wanted = kept * scale, (False, wanted[1])
+                if not wanted[1]:
+                    return None, by_z, None, *others
+            kept = None
         p = kind(*tensors, *numbers)
         form = choose_gradient(form, grad, *tensors, kept)
         if form == "triton" and not cuda.serves(kind, p.z):  # hooks may have given other tensors back
             form = "eager"
-        by_z = by_target = None
-        if form != "formula" and kind is Sigmoid and kept is not None:
+        if form == "triton" and kind is Sigmoid and kept is not None:
             grad = grad / kept  # of a mean, on the device
         if form == "formula":
-            by_z, by_target = by_autograd(p, reduction, grad, wanted)
+            by_z, by_target = by_autograd(p, reduction, grad, ctx.needs_input_grad[1:3])
         elif form == "kernel" and wanted[0]:
             by_z, wanted = kernel_gradient(p, kept, grad, ctx.count), (False, wanted[1])
         elif form == "triton" and wanted[0]:
@@ -178,7 +204,11 @@ class ClosedForm(Function):
             found, by_target = p.wide().gradients(scaled, wanted)
             by_z = by_z if found is None else found.to(p.z.dtype)
             by_target = by_target if by_target is None else by_target.to(p.target.dtype)
-        return None, by_z, by_target, *[None] * (len(tensors) - 2)
+        return None, by_z, by_target, *others
+
+
+_apply_plainly: Any = super(Function, ClosedForm).apply
+"""`ClosedForm.apply` without what that does for `torch.func`, which `choose` has ruled out."""
 
 
 def by_autograd(p: Loss, reduction: str, grad: Tensor, wanted: tuple[bool, ...]) -> list[Tensor | None]:
@@ -213,7 +243,7 @@ def gradient_of(p: Softmax) -> Tensor:
 
 
 class Record(NamedTuple):
-    """What a kernel is given, see `refocal.kernels.softmax` and `refocal.kernels.sigmoid`."""
+    """What a kernel is given, see `softmax`, `hard_columns`, `soft_columns` and `sigmoid` of the kernels."""
 
     kernel: str
     inputs: list[float]
@@ -225,36 +255,41 @@ class Record(NamedTuple):
     """How many rows."""
 
 
-def kernel_losses(p: Loss, reduction: str) -> tuple[Tensor, Tensor | None, float]:
-    """Return a loss by machine code, what is kept for the gradient, and what a mean was divided by."""
-    r = _record(p)
+def kernel_losses(
+    p: Loss, r: Record, reduction: str, ahead: int = 0
+) -> tuple[Tensor, Tensor | None, float, bool]:
+    """Return a loss by machine code, what is kept for the gradient, and what a mean was divided by.
+
+    The last is whether what is kept is the gradient of the sum of the losses. It is for up to ``ahead``
+    logits of few classes, if there is something to divide by.
+    """
     each, keep = reduction == "none", r.kernel == "hard" and r.inputs[0] >= KEEP
+    both = not each and r.z.numel() <= ahead and r.kernel[4:] == "_columns"
+    kept, where, loss = None, NOWHERE, r.z
     if each:
         loss = r.z.new_empty(p.rows) if isinstance(p, Softmax) else torch.empty_like(r.z)
-    else:
-        loss = r.z.new_empty(0)
-    kept = r.z.new_empty(r.n, 3) if keep else None
-    outputs = [each, loss.data_ptr(), keep, 0 if kept is None else kept.data_ptr(), 1.0, 0, 0, 0, 0, 0]
-    total, number = _run(r, [0, *r.inputs, *outputs])
+    if keep:
+        kept = r.z.new_empty(r.n, 3)
+    elif both:
+        kept, where = _place_for_gradient(p, r)
+    outputs = [each, loss.data_ptr(), keep, kept.data_ptr() if keep and kept is not None else 0, 1.0, *where]
+    total, number = _run(r, [2 if both else 0, *r.inputs, *outputs])
     if each:
-        return loss, kept, 1.0
+        return loss, kept, 1.0, False
     if reduction == "mean":
         total = total / number if number else math.nan
+    else:
+        number = 1.0
     total = math.copysign(math.inf, total) if abs(total) > LARGEST else total
-    return r.z.new_full((), total), kept, number if reduction == "mean" else 1.0
+    both = both and bool(number)
+    return r.z.new_full((), total), kept if keep or both else None, number, both
 
 
 def kernel_gradient(p: Loss, kept: Tensor | None, grad: Tensor, count: float) -> Tensor:
     """Return the gradient by the logits by machine code; ``count`` is what a mean was divided by."""
-    r = _record(p)
-    result, where = torch.empty_like(r.z), (0, 0, 0, 0, 0)
-    if isinstance(p, Softmax):
-        if _rows(result, p.dim) is None:
-            result = torch.empty_like(r.z, memory_format=torch.contiguous_format)
-        result, where = _readable_rows(result, p.dim)
-    else:
-        where = (result.data_ptr(), *where[1:])
-    keep = (0, 0) if kept is None else (1, _address(r.owners, kept, torch.float32))
+    r = record_of(p)
+    result, where = _place_for_gradient(p, r)
+    keep = (0, 0) if kept is None or r.kernel != "hard" else (1, _address(r.owners, kept, torch.float32))
     if grad.ndim == 0:
         scale, each = grad.item() / count if count else math.nan, (0, 0)
     elif isinstance(p, Softmax):
@@ -264,6 +299,17 @@ def kernel_gradient(p: Loss, kept: Tensor | None, grad: Tensor, count: float) ->
         scale, each = 1.0, (1, r.owners[-1].data_ptr())
     _run(r, [1, *r.inputs, *each, *keep, scale, *where])
     return result
+
+
+def _place_for_gradient(p: Loss, r: Record) -> tuple[Tensor, tuple[int, int, int, int, int]]:
+    result = torch.empty_like(r.z)
+    if isinstance(p, Sigmoid):
+        return result, (result.data_ptr(), *NOWHERE[1:])
+    if result.stride() == r.z.stride():
+        return result, (result.data_ptr(), *r.inputs[2:6])  # type: ignore[return-value]
+    if _rows(result, p.dim) is None:
+        result = torch.empty_like(r.z, memory_format=torch.contiguous_format)
+    return _readable_rows(result, p.dim)
 
 
 def _run(r: Record, fields: list[float]) -> tuple[float, float]:
@@ -281,7 +327,8 @@ def _run(r: Record, fields: list[float]) -> tuple[float, float]:
     return sums
 
 
-def _record(p: Loss) -> Record:
+def record_of(p: Loss) -> Record:
+    """Return what the kernel for a loss is given."""
     if isinstance(p, Sigmoid):
         return _sigmoid_record(p)
     owners: list[Tensor] = []
@@ -290,15 +337,17 @@ def _record(p: Loss) -> Record:
     owners.append(z)
     c, gamma = z.shape[p.dim], min(p.gamma, LARGEST_GAMMA)
     inputs: list[float] = [c, *where]
-    if hard := p.hard and not p.smoothing:
+    name = ("hard" if p.hard and not p.smoothing else "soft") + ("_columns" if _in_columns(c, *where) else "")
+    if name[:4] == "hard":
         inputs += [labels]
     else:
         where = (0, 0, 0, 1, 0)
         if not p.hard:
             v, where = _readable_rows(p.target.to(torch.float32), p.dim)
             owners.append(v)
-        whole = p.gammas is None and gamma in (0.0, 1.0, 2.0, 3.0)  # powers by multiplication are faster
         inputs += [p.hard, labels, *where, p.smoothing]
+    if name != "hard":  # powers by multiplication are faster
+        whole = p.gammas is None and gamma in (0.0, 1.0, 2.0, 3.0)
         inputs += [1, int(gamma) & 1, int(gamma) & 2] if whole else [0, 0, 0]
     gammas = 0
     if p.gammas is not None:
@@ -307,7 +356,12 @@ def _record(p: Loss) -> Record:
         gammas = _address(owners, values, torch.float64)
     inputs += [gamma, p.kind, gammas]
     inputs += [0, 0] if p.weight is None else [1, _address(owners, p.weight, torch.float32)]
-    return Record("hard" if hard else "soft", [*inputs, p.ignore], owners, z, z.numel() // c)
+    return Record(name, [*inputs, p.ignore], owners, z, z.numel() // c)
+
+
+def _in_columns(c: int, at: int, outer: int, of_class: int, inner: int, step: int) -> bool:
+    """Return whether the kernels for few classes are faster; few are more where rows are adjacent."""
+    return c <= (FEW_OF_PIXELS if (step if inner > 1 else outer) == 1 else FEW)
 
 
 def _sigmoid_record(p: Sigmoid) -> Record:

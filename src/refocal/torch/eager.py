@@ -27,7 +27,7 @@ Gradients = tuple[Tensor | None, Tensor | None]
 OF_ALL, OF_ROWS, OF_CLASSES = 0, 1, 2
 """What gamma differs between: nothing, rows, classes."""
 
-KEEP = 32
+KEEP = 33
 """From so many classes on kernels keep three numbers of each row for the gradient: a tenth of the logits."""
 
 

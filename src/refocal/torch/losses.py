@@ -13,7 +13,7 @@ from torch import Tensor
 from refocal._arrays import are_plain_tensors
 from refocal._checks import check_entries, check_fraction, check_number
 from refocal.objectives import SigmoidFocal
-from refocal.torch import dispatch
+from refocal.torch import dispatch, repeated
 from refocal.torch.eager import OF_ALL, OF_CLASSES, OF_ROWS, Number, Sigmoid, Softmax, working_dtype
 from refocal.torch.posterior import class_axis
 
@@ -61,7 +61,12 @@ def focal_loss(
         0.0875
     """
     check_reduction(reduction)
+    kind = repeated.kind_of(logits, target, gamma, weight, ignore_index, label_smoothing, dim)
+    if kind is not None and (loss := repeated.loss_again(kind, logits, target, reduction)) is not None:
+        return loss
     problem = _softmax(logits, target, gamma, weight, ignore_index, label_smoothing, dim)
+    if kind is not None:
+        repeated.remember(kind, problem, target)
     return as_given(dispatch.loss_of(problem, reduction), logits)
 
 
