@@ -72,7 +72,7 @@ def sharpness(figure: Figure) -> None:
     labels = (posterior.cumsum(1) < rng.random((4000, 1))).sum(1)
     spec = refocal.Focal(2.0)
     exact = spec.logits(posterior)
-    factors = np.geomspace(0.4, 4.0, 25)
+    factors = np.geomspace(0.25, 4.0, 33)
     methods: dict[str, list[float]] = {"raw": [], "Psi": [], "temperature": [], "temperature, then Psi": []}
     for factor in factors:
         z = factor * exact
@@ -91,11 +91,11 @@ def sharpness(figure: Figure) -> None:
         ax.plot(factors, values, color=plots.METHOD_COLORS[i], linestyle=plots.LINE_STYLES[i], label=name)
     ax.axvline(1, color="0.45", linewidth=0.8)
     ax.set(xscale="log", yscale="log")
-    ax.set_xticks([0.5, 1, 2, 4], ["0.5", "1", "2", "4"])
+    ax.set_xticks([0.25, 0.5, 1, 2, 4], ["1/4", "1/2", "1", "2", "4"])
     ax.minorticks_off()
     title = "1: exactly at the minimiser of the focal loss, gamma 2"
     plots.label_axes(ax, "logits too sharp by this factor", "KL divergence from the truth", title)
-    ax.legend(fontsize=plots.SMALL)
+    ax.legend(fontsize=plots.SMALL, loc="lower left", bbox_to_anchor=(0.0, 0.25))
 
 
 def links(figure: Figure) -> None:

@@ -43,6 +43,11 @@ def test_every_page_has_an_example(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_no_block_is_overlooked(page):
+    assert not re.search(r"^[ \t>]+```python", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_to_files(page):
     text = pages.FENCE.sub("", page.read_text(encoding="utf-8"))
     for link in re.findall(r"\]\(([^)#\s]+)", text) + re.findall(r'(?:src|srcset)="([^"]+)"', text):
