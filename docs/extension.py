@@ -73,7 +73,7 @@ def visit_math(translator, node: nodes.math) -> None:
 def visit_math_block(translator, node: nodes.math_block) -> None:
     """Write a formula of its own, which scrolls where it is wider than the page."""
     formula = mathml(node.astext(), "block")
-    translator.body.append(f'<div class="formula" role="region" aria-label="formula" tabindex="0">{formula}</div>\n')
+    translator.body.append(f'<div class="formula" tabindex="0">{formula}</div>\n')
     raise nodes.SkipNode
 
 
@@ -189,6 +189,21 @@ class Losses(SphinxDirective):
         return self.parse_text_to_nodes("\n".join(rows))
 
 
+def open_to_keyboards(app: Sphinx, error: Exception | None) -> None:
+    """Let readers without a mouse scroll wide code and tables, and give the headings of the menu a level."""
+    changes = {
+        "<pre>": '<pre tabindex="0">',
+        '<div class="table-wrapper': '<div tabindex="0" class="table-wrapper',
+        '<p class="caption" role="heading">': '<p class="caption" role="heading" aria-level="2">',
+    }
+    for page in Path(app.outdir).rglob("*.html") if error is None else ():
+        text = old = page.read_text(encoding="utf-8")
+        for theirs, ours in changes.items():
+            text = text.replace(theirs, ours)
+        if text != old:
+            page.write_text(text, encoding="utf-8")
+
+
 def setup(app: Sphinx) -> None:
     """Add all of it."""
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_math_block, None))
@@ -198,4 +213,5 @@ def setup(app: Sphinx) -> None:
     app.connect("source-read", read_source)
     app.connect("missing-reference", resolve_name)
     app.connect("autodoc-skip-member", skip_member)
+    app.connect("build-finished", open_to_keyboards)
     app.connect("builder-inited", lambda app: figures.write(HERE / "_static" / "figures"))
