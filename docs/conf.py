@@ -1,4 +1,4 @@
-"""Settings of the documentation site; ``make docs`` builds it into out/docs. What is our own is in extension.py."""
+"""Settings of the documentation site, which ``make docs`` builds into out/docs; extension.py has the rest."""
 
 import os
 import sys
@@ -14,7 +14,13 @@ author = "The refocal authors"
 version = release = refocal.__version__
 language = "en"
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon", "extension"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "extension",
+]
 nitpicky = True
 
 myst_enable_extensions = ["attrs_inline", "colon_fence", "dollarmath"]
@@ -34,6 +40,7 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
+html_show_copyright = False
 html_math_renderer = "mathml"
 pygments_style = "a11y-high-contrast-light"
 pygments_dark_style = "a11y-high-contrast-dark"

@@ -1,6 +1,6 @@
-"""What the site adds to Sphinx: formulas, figures, files of the repository as pages, tables made from the code.
+"""What the site adds to Sphinx: formulas, figures, files of the repository as pages, tables from the code.
 
-Formulas become MathML when the site is built, so that a page shows them without a script and without a network.
+Formulas become MathML when the site is built: a page shows them without a script and without a network.
 """
 
 import argparse
@@ -44,7 +44,9 @@ COPIES = {
 
 COPIES = {page: file for page, file in COPIES.items() if (ROOT / file).is_file()}
 PAGE_OF = {ROOT / file: HERE / f"{page}.md" for page, file in COPIES.items()}
-PAGE_OF |= {file.parent: page for file, page in PAGE_OF.items() if file.name == "README.md"}  # links to folders
+PAGE_OF |= {
+    file.parent: page for file, page in PAGE_OF.items() if file.name == "README.md"
+}  # links to folders
 PAGE_OF[ROOT / "results"] = HERE / "results" / "index.md"
 
 REQUIRED = {"from_kornia": {"alpha": None}, "from_smp": {"mode": "binary"}}
@@ -172,14 +174,19 @@ class Losses(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Return the table."""
-        rows = ["| adapter | the library's loss | arguments and defaults | objective of the defaults |", "|---|---|---|---|"]
+        rows = [
+            "| adapter | the library's loss | arguments and defaults | objective of the defaults |",
+            "|---|---|---|---|",
+        ]
         for name in adapters.__all__:
             adapter = getattr(adapters, name)
             first = (inspect.getdoc(adapter) or "").splitlines()[0].replace("``", "`")
             what = first.removeprefix("Return the objective of ").removeprefix("Refuse ").rstrip(".")
             given = REQUIRED.get(name, {})
             parameters = inspect.signature(adapter).parameters.values()
-            shown = [str(p.replace(annotation=p.empty, default=given.get(p.name, p.default))) for p in parameters]
+            shown = [
+                str(p.replace(annotation=p.empty, default=given.get(p.name, p.default))) for p in parameters
+            ]
             try:
                 objective = f"`{adapter(**given)!r}`"
             except ValueError as error:

@@ -1,14 +1,16 @@
 """Every figure of the documentation, in light and in dark colours.
 
-``docs/conf.py`` writes them before each build; ``python docs/figures.py`` also writes the picture of the README
-into docs/images, which is tracked.
+The site writes them before each build; ``python docs/figures.py`` also writes the picture of the README into
+docs/images, which is tracked.
 """
 
 from __future__ import annotations
 
 import functools
+import io
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -98,25 +100,39 @@ def sharpness(figure: Figure) -> None:
     ax.legend(fontsize=plots.SMALL, loc="lower left", bbox_to_anchor=(0.0, 0.25))
 
 
-def links(figure: Figure) -> None:
-    """What each correction makes of a score, for two classes."""
-    q = np.linspace(0.001, 0.999, 400)
-    two = np.stack([q, 1 - q], axis=1)
-    psi = refocal.psi(two, 2.0)[:, 0]
-    odds = np.log(q / (1 - q))
-    slope = np.sum(odds * np.log(psi / (1 - psi)) * psi * (1 - psi)) / np.sum(odds**2 * psi * (1 - psi))
+def temperatures(figure: Figure) -> None:
+    """The temperature that would do to a row what Psi does to its largest score."""
     ax = figure.subplots()
-    curves = {
-        "nothing": q,
-        "Psi, gamma 2": psi,
-        f"a temperature of {1 / slope:.2f}": 1 / (1 + np.exp(-slope * odds)),
-        "smoothing 0.1 taken out": np.clip((q - 0.05) / 0.9, 0, 1),
-    }
-    for i, (name, values) in enumerate(curves.items()):
-        ax.plot(q, values, color=plots.METHOD_COLORS[i], linestyle=plots.LINE_STYLES[i], label=name)
-    ax.set(xlim=(0, 1), ylim=(0, 1))
-    plots.label_axes(ax, "score of one of two classes", "probability", "")
+    for i, classes in enumerate((2, 3, 10, 100)):
+        top = np.linspace(1 / classes + 0.01, 0.995, 120)
+        rest = np.repeat((1 - top)[:, None] / (classes - 1), classes - 1, axis=1)
+        found = temperature_like_psi(np.hstack([top[:, None], rest]), 2.0)
+        ax.plot(
+            top,
+            found,
+            color=plots.METHOD_COLORS[i],
+            linestyle=plots.LINE_STYLES[i],
+            label=f"{classes} classes",
+        )
+    ax.axhline(1, color="0.45", linewidth=0.8)
+    ax.set(xlim=(0, 1), ylim=(0.3, 1.1))
+    plots.label_axes(ax, "largest score, all others alike", "temperature", "gamma 2")
     ax.legend(fontsize=plots.SMALL)
+
+
+def temperature_like_psi(rows: np.ndarray, gamma: float) -> np.ndarray:
+    """Return for each row the temperature after which its largest score is that of Psi, by bisection."""
+    wanted, low, high = (
+        refocal.psi(rows, gamma).max(axis=1),
+        np.full(len(rows), -5.0),
+        np.full(len(rows), 5.0),
+    )
+    for _ in range(60):  # of log T: the largest score falls as it grows
+        middle = (low + high) / 2
+        powers = rows ** np.exp(-middle)[:, None]
+        above = (powers / powers.sum(axis=1, keepdims=True)).max(axis=1) > wanted
+        low, high = np.where(above, middle, low), np.where(above, high, middle)
+    return np.exp((low + high) / 2)
 
 
 def phi(figure: Figure) -> None:
@@ -140,38 +156,40 @@ def simplex(figure: Figure) -> None:
     plots.plot_simplex(plots.simplex_map(2.0), ax=figure.subplots())
 
 
-FIGURES: dict[str, tuple[Callable[[Figure], None], float, float]] = {
-    "reliability": (reliability, 4.6, 4.2),
-    "detector": (detector, 5.4, 4.2),
-    "sharpness": (sharpness, 6.0, 4.2),
-    "links": (links, 5.4, 4.2),
-    "phi": (phi, 6.0, 4.2),
-    "max-eta": (max_eta, 9.5, 4.4),
-    "taus": (taus, 6.0, 4.2),
-    "simplex": (simplex, 6.0, 5.0),
+@dataclass(frozen=True)
+class Drawing:
+    """What draws a figure, its size in inches, and whether it stays on white, as light areas must."""
+
+    draw: Callable[[Figure], None]
+    width: float = 6.0
+    height: float = 4.2
+    on_white: bool = False
+
+
+FIGURES = {
+    "reliability": Drawing(reliability, 4.6),
+    "detector": Drawing(detector, 5.4),
+    "sharpness": Drawing(sharpness),
+    "temperatures": Drawing(temperatures),
+    "phi": Drawing(phi, on_white=True),
+    "max-eta": Drawing(max_eta, 9.5, 4.4, on_white=True),
+    "taus": Drawing(taus, on_white=True),
+    "simplex": Drawing(simplex, height=5.0, on_white=True),
 }
 
 
-def svg(draw: Callable[[Figure], None], width: float, height: float, *, dark: bool) -> bytes:
-    """Return one figure; in the dark every grey has its lightness turned round."""
-    ink = {"text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"}
-    with rc_context({**dict.fromkeys(ink, "0.1"), "legend.framealpha": 0.0, "axes.facecolor": "none"}):
-        figure = plots.new_figure(width, height)
-        draw(figure)
-        if dark:
+def svg(drawing: Drawing, *, dark: bool) -> bytes:
+    """Return one figure, the same bytes each time; in the dark greys have their lightness turned round."""
+    ink = dict.fromkeys(
+        ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), "0.1"
+    )
+    with rc_context({**ink, "legend.framealpha": 0.0, "svg.hashsalt": "refocal"}):
+        figure = plots.new_figure(drawing.width, drawing.height)
+        drawing.draw(figure)
+        if dark and not drawing.on_white:
             turn_greys(figure)
-        figure.patch.set_alpha(0)
-        figure.set_facecolor("none")
-        return save(figure)
-
-
-def save(figure: Figure) -> bytes:
-    """Return the figure as SVG without a background; the same figure gives the same bytes."""
-    import io
-
-    buffer = io.BytesIO()
-    with rc_context({"svg.hashsalt": "refocal"}):
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="svg", transparent=not drawing.on_white, metadata={"Date": None})
     return buffer.getvalue()
 
 
@@ -206,7 +224,7 @@ def write(folder: Path, names: tuple[str, ...] = tuple(FIGURES)) -> None:
         for mode in ("light", "dark"):
             path = folder / f"{name}-{mode}.svg"
             if not path.exists() or path.stat().st_mtime < newest:
-                path.write_bytes(svg(*FIGURES[name], dark=mode == "dark"))
+                path.write_bytes(svg(FIGURES[name], dark=mode == "dark"))
 
 
 if __name__ == "__main__":

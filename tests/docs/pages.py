@@ -1,10 +1,10 @@
 """What the documents promise: code blocks that run, with what they print and what their comments say.
 
 A page is run from top to bottom in one namespace. What a ``python`` block prints stands in the ``text`` block
-after it, word for word. A comment behind an expression that begins with a value is that expression's value, in
-as many digits as are written: ``refocal.score_threshold(spec, 0.5)  # 0.399: the score that means one half``.
-A page that needs packages outside the extra ``dev`` says so: ``<!-- needs: lightning, transformers -->``. A block
-that a test of its own runs names it before: ``<!-- run by tests/boosting/test_boosting_ray.py -->``.
+after it, word for word. A comment that stands behind an expression and begins with a value is its value, in
+as many digits as are written: ``refocal.score_threshold(spec, 0.5)  # 0.399: the score that means 1/2``.
+A page that needs packages outside the extra ``dev`` says so: ``<!-- needs: lightning, transformers -->``.
+A block that a test of its own runs names it before: ``<!-- run by tests/boosting/test_boosting_ray.py -->``.
 """
 
 from __future__ import annotations

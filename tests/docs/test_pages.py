@@ -31,7 +31,10 @@ def test_code_runs_and_prints_what_is_said(page, tmp_path, monkeypatch):
 def test_values_are_compared():
     assert sum(len(pages.blocks(page.read_text(encoding="utf-8"))) for page in WITH_CODE) > 40
     names = {}
-    assert pages.run_block(Block("(1 / 3, 2)  # 0.33, 2: thirds\n'a'  # 'a'\n1 + 1\n", "", 1, None), "x", names) == 2
+    assert (
+        pages.run_block(Block("(1 / 3, 2)  # 0.33, 2: thirds\n'a'  # 'a'\n1 + 1\n", "", 1, None), "x", names)
+        == 2
+    )
     for wrong in ("1 / 3  # 0.34", "'a'  # 'b'", "(1, 2)  # 1, 2, 3", "2.5e-3  # 2.4e-3"):
         with pytest.raises(AssertionError):
             pages.run_block(Block(wrong + "\n", "", 1, None), "x", names)
@@ -86,5 +89,7 @@ def test_the_reference_has_every_public_name():
 
 def test_copies_name_a_file_that_is_there():
     for page in PAGES:
-        if found := re.search(r"^The site shows \[(\S+)\]", page.read_text(encoding="utf-8"), flags=re.MULTILINE):
+        if found := re.search(
+            r"^The site shows \[(\S+)\]", page.read_text(encoding="utf-8"), flags=re.MULTILINE
+        ):
             assert (ROOT / found[1]).exists(), found[1]
