@@ -110,6 +110,7 @@ def read_source(app: Sphinx, docname: str, source: list[str]) -> None:
     text = source[0]
     if docname in COPIES:
         file, own = ROOT / COPIES[docname], source[0]
+        app.env.note_dependency(file, docname=docname)
         text = file.read_text(encoding="utf-8")
         title = "" if text.startswith("# ") else own.partition("\n")[0]
         tree = re.search(r"^```{toctree}.*?^```", own, flags=re.MULTILINE | re.DOTALL)
