@@ -4,24 +4,16 @@ Where Chromium, selenium or axe-core is missing the tests are skipped, as those 
 """
 
 import json
-import os
-import shutil
 from pathlib import Path
 
 import pytest
+from browser import chromium, serious_violations
 
-webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-from selenium.webdriver.chrome.service import Service  # noqa: E402
-from selenium.webdriver.common.by import By  # noqa: E402
-from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
+pytest.importorskip("selenium", reason="selenium is not installed")
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
 
-ROOT = Path(__file__).parents[2]
-SITE = ROOT / "out" / "docs"
-AXE = Path(os.environ.get("AXE_CORE", ROOT / ".venv/npm/node_modules/axe-core/axe.min.js"))
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --disable-dev-shm-usage --hide-scrollbars"
-)
+SITE = Path(__file__).parents[2] / "out" / "docs"
 KINDS = ("index", "start/first", "start/which-loss", "theory", "reference/paper", "reference/command-line")
 """One page of each kind: words, figures, wide tables, formulas, docstrings, help texts."""
 
@@ -33,18 +25,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def tab(tmp_path_factory):
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    driver = shutil.which("chromedriver")
-    if not browser or not driver:
-        pytest.skip("no Chromium with chromedriver: apt-get install chromium chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = browser
-    for flag in (*FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    browser = webdriver.Chrome(options=options, service=Service(driver))
-    yield browser
-    browser.quit()
+    with chromium(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
 
 
 def show(tab, page, *, width=1200, dark=False):
@@ -75,14 +57,8 @@ def test_nothing_is_wider_than_a_phone(tab, page):
 @pytest.mark.parametrize("page", KINDS)
 @pytest.mark.parametrize("dark, width", [(False, 1200), (True, 390)])
 def test_axe_finds_no_serious_violation(tab, page, dark, width):
-    if not AXE.exists():
-        pytest.skip("axe-core is missing: npm install --prefix .venv/npm axe-core")
     show(tab, page, dark=dark, width=width)
-    tab.execute_script(AXE.read_text(encoding="utf-8"))
-    found = tab.execute_async_script("axe.run({preload: false}).then(arguments[0])")
-    assert len(found["passes"]) > 15
-    serious = [v for v in found["violations"] if v["impact"] in ("serious", "critical")]
-    assert [(v["id"], [n["html"] for n in v["nodes"]][:3]) for v in serious] == []
+    assert serious_violations(tab) == []
 
 
 @pytest.mark.parametrize("dark", [False, True])
