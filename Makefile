@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install -qq -c constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench format clean
+.PHONY: help demo test check docs bench format clean
 
 help:  ## Show this list.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
@@ -26,6 +26,13 @@ check: .venv/.ready  ## All that must pass before a merge: lint, types, tests, t
 	@rm -rf dist
 	@$(BIN)/python -m build --quiet --no-isolation --outdir dist .
 	@PYTHON=$(BIN)/python bash tests/smoke_wheel.sh dist/refocal-*.whl dist/refocal-*.tar.gz
+
+docs: .venv/.docs  ## Build the site into out/docs, and check its words, its links, its code and its pages.
+	@$(BIN)/codespell
+	@# The figures are small: compiled kernels would cost more than they save.
+	@REFOCAL_KERNELS=off $(BIN)/sphinx-build -q -W --keep-going -n docs out/docs
+	@$(BIN)/python -m pytest -q -m docs tests/docs
+	@echo "out/docs/index.html"
 
 bench: .venv/.bench  ## Run every benchmark; RESULTS=benchmarks/results replaces the tracked numbers.
 	@set -e; for file in benchmarks/bench_*.py; do \
@@ -51,6 +58,11 @@ clean:  ## Remove what was built and cached (neither .venv nor out).
 	@echo "setting up .venv (the first time takes a few minutes)"
 	@$(PIP) -e '.[dev]'
 	@touch $@ .venv/.demo
+
+.venv/.docs: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "installing what the documentation needs"
+	@$(PIP) -e '.[docs]'
+	@touch $@
 
 # Without their own dependencies, two peers bring no other build of PyTorch.
 .venv/.bench: .venv/.ready

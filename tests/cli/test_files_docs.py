@@ -1,4 +1,4 @@
-"""Each command of docs/files.md, of the README and of the help texts runs as it is written."""
+"""Each command of the documents, of the README and of the help texts runs as it is written."""
 
 import io
 import re
@@ -15,7 +15,10 @@ from refocal.cli import main
 
 ROOT = Path(__file__).parents[2]
 DOC = (ROOT / "docs" / "files.md").read_text(encoding="utf-8")
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+OTHERS = [
+    ROOT / "README.md",
+    *sorted(path for path in (ROOT / "docs").rglob("*.md") if path.name != "files.md"),
+]
 COMMANDS = ("apply", "metrics", "choose", "report", "tau", "threshold", "adapters")
 
 
@@ -75,9 +78,9 @@ def test_commands_of_the_documents(monkeypatch, capfd):
 
 
 @pytest.mark.usefixtures("files")
-def test_commands_of_the_readme(monkeypatch, capfd):
-    lines = lines_of(README)
-    assert len(lines) >= 3
+def test_commands_of_the_other_pages(monkeypatch, capfd):
+    lines = [line for page in OTHERS for line in lines_of(page.read_text(encoding="utf-8"))]
+    assert len(lines) >= 8
     for line in lines:
         run(line, monkeypatch, capfd)
 

@@ -1,52 +1,35 @@
-"""The report in a real browser: Debian's Chromium, without a network.
+"""The report in a real browser, without a network; `browser` says what to install, or the tests are skipped.
 
-Where there is none, the tests are skipped: ``apt-get install chromium chromium-driver`` brings both, and
-``npm install --prefix .venv/npm axe-core`` the accessibility rules. With REFOCAL_SCREENSHOTS=docs/images the
-screenshots of the documentation are written.
+With REFOCAL_SCREENSHOTS=docs/images the screenshots of the documentation are written.
 """
 
 import base64
 import json
 import os
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from browser import chromium as open_chromium
+from browser import serious_violations
 from made import NAMES, calibrated, report, rows
 
 import refocal
 from refocal import Focal
 from refocal.report import Report
 
-webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-from selenium.webdriver.chrome.service import Service  # noqa: E402
-from selenium.webdriver.common.by import By  # noqa: E402
-from selenium.webdriver.common.keys import Keys  # noqa: E402
-from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
+pytest.importorskip("selenium", reason="selenium is not installed")
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
 
 ROOT = Path(__file__).parents[2]
-AXE = Path(os.environ.get("AXE_CORE", ROOT / ".venv/npm/node_modules/axe-core/axe.min.js"))
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --disable-dev-shm-usage --hide-scrollbars"
-)
 
 
 @pytest.fixture(scope="module")
 def chromium(tmp_path_factory):
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    driver = shutil.which("chromedriver")
-    if not browser or not driver:
-        pytest.skip("no Chromium with chromedriver: apt-get install chromium chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = browser
-    for flag in (*FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    browser = webdriver.Chrome(options=options, service=Service(driver))
-    yield browser
-    browser.quit()
+    with open_chromium(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
 
 
 @pytest.fixture
@@ -270,17 +253,11 @@ def test_comparison_opens_each_model(tab, comparison):
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("which", ["page", "comparison"])
 def test_axe_finds_no_serious_violation(tab, which, dark, request):
-    if not AXE.exists():
-        pytest.skip("axe-core is missing: npm install --prefix .venv/npm axe-core")
     address = request.getfixturevalue(which)
     show(tab, dark=dark)
     tab.get(address)
     tab.execute_script("for (const d of document.querySelectorAll('details')) d.open = true")
-    tab.execute_script(AXE.read_text(encoding="utf-8"))
-    found = tab.execute_async_script("axe.run().then(arguments[0])")
-    assert len(found["passes"]) > 20
-    serious = [v for v in found["violations"] if v["impact"] in ("serious", "critical")]
-    assert [(v["id"], [n["html"] for n in v["nodes"]][:3]) for v in serious] == []
+    assert serious_violations(tab) == []
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,7 @@ def from_yolov5(loss_fcn: Any = None, gamma: float = 1.5, alpha: float = 0.25) -
 def from_yolov5_quality(loss_fcn: Any = None, gamma: float = 1.5, alpha: float = 0.25) -> NoReturn:
     """Refuse YOLOv5's ``QFocalLoss``.
 
-    It is (alpha q + (1 - alpha)(1 - q)) |q - p|^gamma (-q log p - (1 - q) log(1 - p)) for a quality q,
+    It is ``(alpha q + (1 - alpha)(1 - q)) |q - p|^gamma (-q log p - (1 - q) log(1 - p))`` for a quality q,
     which is not linear in q: boxes whose qualities have one mean have different best scores. With
     qualities 0 and 1 alone it is YOLOv5's ``FocalLoss``: `from_yolov5`.
 

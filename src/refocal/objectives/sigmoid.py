@@ -48,7 +48,7 @@ class Asymmetric(_InBlocks):
         L_+ = (1-p)^{\gamma_+} (-\log p), \quad L_- = p_m^{\gamma_-} (-\log(1-p_m)), \quad
         p_m = \max(p - \mathrm{clip}, 0)
 
-    The posterior's odds are -L_-'(z) / L_+'(z); they rise with z for all arguments allowed here. With
+    The posterior's odds are ``-L_-'(z) / L_+'(z)``; they rise with z for all arguments allowed here. With
     detached weights the powers count as constants in the derivatives, as in the public code's
     ``disable_torch_grad_focal_loss``.
 
