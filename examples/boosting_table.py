@@ -35,15 +35,15 @@ def draw_table(n: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return X, (rng.random(n) < truth).astype(int), truth
 
 
-def main(small: bool = False, out: str | Path = "out/examples") -> dict[str, float]:
-    """Train, measure, draw, and return the numbers."""
+def main(small: bool = False, out: str | Path = "out/examples") -> None:
+    """Train, measure and draw."""
     X, y, _ = draw_table(5_000 if small else 60_000, seed=0)
     X_test, y_test, truth = draw_table(5_000 if small else 60_000, seed=1)
     shared = SHARED | {"n_estimators": 20} if small else SHARED
     ratio = (y == 0).sum() / (y == 1).sum()
     print(f"{y.mean():.1%} positive; the true probabilities have log loss {log_loss(truth, y_test):.4f}")
     print("engine    loss               log loss  ECE     average precision  cost per 1000 rows")
-    numbers, stats = {}, {}
+    stats = {}
     for engine, plain, focal, quiet in (
         ("XGBoost", XGBClassifier, FocalXGBClassifier, {}),
         ("LightGBM", LGBMClassifier, FocalLGBMClassifier, QUIET),
@@ -67,8 +67,6 @@ def main(small: bool = False, out: str | Path = "out/examples") -> dict[str, flo
             cost = 1000 * np.where(y_test == 1, COST_OF_A_MISS * ~acts, acts).mean()
             nll = log_loss(probs, y_test)
             print(f"{engine:8}  {name:17}  {nll:.4f}    {ece:.4f}  {precision:.3f}              {cost:.0f}")
-            key = f"{engine}, {name}"
-            numbers |= {f"{key}: nll": nll, f"{key}: ece": ece, f"{key}: cost": float(cost)}
 
     figure = new_figure(9, 4.2)
     for ax, engine in zip(figure.subplots(1, 2), ("XGBoost", "LightGBM"), strict=True):
@@ -77,7 +75,6 @@ def main(small: bool = False, out: str | Path = "out/examples") -> dict[str, flo
         ax.axvline(ACT_FROM, color="0.6", linewidth=1, linestyle=":")
     Path(out).mkdir(parents=True, exist_ok=True)
     (Path(out) / "boosting_table.png").write_bytes(figure_bytes(figure, dpi=110))
-    return numbers
 
 
 def log_loss(probs: np.ndarray, labels: np.ndarray) -> float:

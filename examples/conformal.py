@@ -84,9 +84,9 @@ def conformal_sets(held_out: np.ndarray, labels: np.ndarray, scores: np.ndarray)
     return scores <= cut
 
 
-def main(small: bool = False, out: str | Path = "out/examples") -> dict[str, float]:
-    """Train, build sets, draw, and return the numbers."""
-    n_train, n_steps, n_rows, n_splits = (2000, 300, 4000, 3) if small else (20000, 3000, 40000, 20)
+def main(small: bool = False, out: str | Path = "out/examples") -> None:
+    """Train, build sets, measure and draw."""
+    n_train, n_steps, n_rows, n_splits = (2000, 300, 4000, 3) if small else (10000, 1500, 20000, 20)
     rng = np.random.default_rng(0)
     points, labels, _ = draw_rows(n_train, rng)
     net = train(points, labels, n_steps)
@@ -96,8 +96,6 @@ def main(small: bool = False, out: str | Path = "out/examples") -> dict[str, flo
     spec = refocal.Focal(GAMMA)
     hard = truth.max(axis=1) < 0.6  # known here, as the mixture is
     ways = {"threshold": threshold_scores, "adaptive": adaptive_scores}
-    numbers: dict[str, float] = {}
-    sizes: dict[tuple[str, str], np.ndarray] = {}
     # The temperature has its own rows; the others are split again and again, so that luck shows.
     fit, rest = np.split(rng.permutation(n_rows), [n_rows // 5])
     splits = [np.array_split(rng.permutation(rest), 2) for _ in range(n_splits)]
@@ -110,38 +108,35 @@ def main(small: bool = False, out: str | Path = "out/examples") -> dict[str, flo
     }
     print(f"{n_rows} rows, {hard.mean():.0%} of them hard; asked for coverage {COVERAGE}")
     print("sets       scores       ECE    size            coverage  of easy rows  of hard rows")
+    results = {}
     for way, scores_of in ways.items():
         for name, probs in probs_of.items():
-            results = []
+            found = []
             for held_out, test in splits:
                 scores = scores_of(probs, rng)
                 sets = conformal_sets(scores[held_out], labels[held_out], scores[test])
                 covered = sets[np.arange(len(test)), labels[test]]
-                easy, difficult = covered[~hard[test]].mean(), covered[hard[test]].mean()
-                results.append((sets.sum(axis=1).mean(), covered.mean(), easy, difficult))
-            size, coverage, easy, difficult = np.mean(results, axis=0)
-            spread = np.std([r[0] for r in results])
-            sizes[way, name] = np.array([r[0] for r in results])
-            ece = refocal.ece(probs[rest], labels[rest])
+                parts = (covered, covered[~hard[test]], covered[hard[test]])
+                found.append([sets.sum(axis=1).mean(), *(part.mean() for part in parts)])
+            results[way, name] = np.array(found)  # one row for each split: size, and three coverages
+            size, coverage, easy, difficult = results[way, name].mean(axis=0)
+            spread, ece = results[way, name][:, 0].std(), refocal.ece(probs[rest], labels[rest])
             print(
                 f"{way:9}  {name:11}  {ece:.3f}  {size:.3f} +- {spread:.3f}  {coverage:.3f}     {easy:.3f}"
                 f"         {difficult:.3f}"
             )
-            numbers |= {f"{way}_{name}_size": size, f"{way}_{name}_coverage": coverage}
-            numbers |= {f"{way}_{name}_easy": easy, f"{way}_{name}_hard": difficult}
 
     figure = new_figure(9, 3.6)
     left, right = figure.subplots(1, 2)
     names, at = list(probs_of), np.arange(len(probs_of))
     for i, (way, color) in enumerate(zip(ways, ("#0072B2", "#E69F00"), strict=True)):
-        shift = 0.4 * (i - 0.5)
-        mean = [numbers[f"{way}_{name}_size"] for name in names]
-        spread = [float(np.std(sizes[way, name])) for name in names]
-        hatch = ("", "////")[i]
-        left.bar(at + shift, mean, 0.36, yerr=spread, color=color, hatch=hatch, edgecolor="white", label=way)
-        for part, marker in (("easy", "o"), ("hard", "X")):
-            share = [numbers[f"{way}_{name}_{part}"] for name in names]
-            right.plot(at + shift / 2, share, marker, color=color, label=f"{way}, {part} rows")
+        shift, hatch = 0.4 * (i - 0.5), ("", "////")[i]
+        mean = np.array([results[way, name].mean(axis=0) for name in names])
+        spread = [results[way, name][:, 0].std() for name in names]
+        look = {"color": color, "hatch": hatch, "edgecolor": "white", "label": way}
+        left.bar(at + shift, mean[:, 0], 0.36, yerr=spread, **look)
+        for column, part, marker in ((2, "easy", "o"), (3, "hard", "X")):
+            right.plot(at + shift / 2, mean[:, column], marker, color=color, label=f"{way}, {part} rows")
     left.set(xticks=at, xticklabels=names, ylabel="classes in a set", title="mean size")
     right.axhline(COVERAGE, color="0.35", linestyle="--", linewidth=1)
     right.set(xticks=at, xticklabels=names, ylabel="share of rows covered", title="coverage")
@@ -149,7 +144,6 @@ def main(small: bool = False, out: str | Path = "out/examples") -> dict[str, flo
     right.legend(fontsize=8)
     Path(out).mkdir(parents=True, exist_ok=True)
     (Path(out) / "conformal.png").write_bytes(figure_bytes(figure, dpi=110))
-    return numbers
 
 
 if __name__ == "__main__":

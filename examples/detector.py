@@ -202,8 +202,8 @@ def suppress(anchors: Tensor, logits: Tensor, offsets: Tensor, floor: float = 0.
     return Detections(boxes[kept], score[kept], kind[kept])
 
 
-def main(small: bool = False, out: str | Path = "out/examples") -> dict[str, float]:
-    """Train, measure, draw, and return the numbers."""
+def main(small: bool = False, out: str | Path = "out/examples") -> None:
+    """Train, measure and draw."""
     torch.manual_seed(0)
     n_train, n_epochs, n_held_out = (160, 5, 100) if small else (1200, 12, 1000)
     net, criterion = train(draw_scenes(n_train, seed=0), n_epochs)
@@ -216,12 +216,10 @@ def main(small: bool = False, out: str | Path = "out/examples") -> dict[str, flo
     target = torch.stack([assign(anchors, boxes, classes)[0] for boxes, classes in pairs])
     counted = target != IGNORED
     is_object = target[counted].long()
-    anchor_stats = {
-        name: refocal.CalibrationStats(task="binary").update(probs[counted], is_object)
-        for name, probs in {"raw": logits.sigmoid(), "psi": criterion.posterior(logits)}.items()
-    }
+    anchor_stats = {}
     print(f"anchors: {len(is_object)}, positives: {int(is_object.sum())}")
     for name, probs in {"raw": logits.sigmoid(), "psi": criterion.posterior(logits)}.items():
+        anchor_stats[name] = refocal.CalibrationStats(task="binary").update(probs[counted], is_object)
         expected = float(probs[counted].sum())
         print(f"  {name}: {expected:.0f} positives expected, ECE {anchor_stats[name].ece():.4f}")
 
@@ -237,12 +235,12 @@ def main(small: bool = False, out: str | Path = "out/examples") -> dict[str, flo
     choice = refocal.choose_calibration(fit_logits, fit_right.astype(int), spec)
     n_objects = sum(map(len, held_out.boxes[half:]))
     print(f"detections: {len(test_right)} of {n_objects} objects in {len(found) - half} images")
-    d_ece, detection_stats = {}, {}
+    detection_stats = {}
     for name in dict.fromkeys(["raw", "psi", choice.winner]):
         probs = choice.apply(test_logits, method=name)
-        d_ece[name] = DetectionCalibration().add(probs, test_right).d_ece()
+        d_ece = DetectionCalibration().add(probs, test_right).d_ece()
         detection_stats[name] = refocal.CalibrationStats(task="binary").update(probs, test_right.astype(int))
-        print(f"  {name}: D-ECE {d_ece[name]:.3f}")
+        print(f"  {name}: D-ECE {d_ece:.3f}")
     print(f"  chosen on the other images: {choice.winner}")
 
     # 3. Thresholds: the raw scores from which on an anchor, and a detection, are more likely right than wrong.
@@ -275,11 +273,6 @@ def main(small: bool = False, out: str | Path = "out/examples") -> dict[str, flo
     right_axes.set(xlim=(0, SIZE), ylim=(SIZE, 0), xticks=[], yticks=[], title="calibrated detections")
     Path(out).mkdir(parents=True, exist_ok=True)
     (Path(out) / "detector.png").write_bytes(figure_bytes(figure, dpi=110))
-    return {
-        "anchor_ece_raw": anchor_stats["raw"].ece(),
-        "anchor_ece_psi": anchor_stats["psi"].ece(),
-        **{f"d_ece_{name}": value for name, value in d_ece.items()},
-    }
 
 
 if __name__ == "__main__":
