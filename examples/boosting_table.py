@@ -3,7 +3,7 @@
 2 % of the rows of a generated table are positive, and their true probability is known. Four ways that people
 take for such tables: the engine's own log loss, the same with `scale_pos_weight`, and the focal loss with its
 raw scores and with Psi. Measured: log loss, calibration error, how well the rows are ranked, and the cost of
-decisions, where a missed positive costs 20 times a false alarm, so that a probability of 1/21 is where to act.
+decisions, where a missed positive costs 20 times a false alarm, so act from a probability of 1/21 on.
 
 Run: python examples/boosting_table.py [--small] [--out FOLDER]
 """

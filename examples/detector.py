@@ -243,7 +243,7 @@ def main(small: bool = False, out: str | Path = "out/examples") -> None:
         print(f"  {name}: D-ECE {d_ece:.3f}")
     print(f"  chosen on the other images: {choice.winner}")
 
-    # 3. Thresholds: the raw scores from which on an anchor, and a detection, are more likely right than wrong.
+    # 3. Thresholds: the raw scores where an anchor, and where a detection, is right as often as wrong.
     cuts = {
         "0.5, the habit": 0.5,
         "anchor, probability 0.5": float(refocal.score_threshold(spec, 0.5)),

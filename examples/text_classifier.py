@@ -25,6 +25,7 @@ from transformers import (
     BertConfig,
     BertForSequenceClassification,
     PreTrainedTokenizerFast,
+    PrinterCallback,
     Trainer,
     TrainingArguments,
 )
@@ -110,6 +111,7 @@ def train(messages: Messages, criterion: FocalLoss, n_epochs: int, folder: str) 
     trainer = Trainer(
         BertForSequenceClassification(config), options, train_dataset=messages, compute_loss_func=compute_loss
     )
+    trainer.remove_callback(PrinterCallback)  # it prints times, which differ
     trainer.train()
     return trainer
 
