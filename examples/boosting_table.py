@@ -71,7 +71,7 @@ def main(small: bool = False, out: str | Path = "out/examples") -> None:
     figure = new_figure(9, 4.2)
     for ax, engine in zip(figure.subplots(1, 2), ("XGBoost", "LightGBM"), strict=True):
         drawn = {name: one for (of, name), one in stats.items() if of == engine and name != "the true ones"}
-        plot_reliability(drawn, ax=ax, title=engine, histogram=False, level=None)
+        plot_reliability(drawn, ax=ax, title=engine, histogram=False)
         ax.axvline(ACT_FROM, color="0.6", linewidth=1, linestyle=":")
     Path(out).mkdir(parents=True, exist_ok=True)
     (Path(out) / "boosting_table.png").write_bytes(figure_bytes(figure, dpi=110))
