@@ -205,7 +205,7 @@ def suppress(anchors: Tensor, logits: Tensor, offsets: Tensor, floor: float = 0.
 def main(small: bool = False, out: str | Path = "out/examples") -> None:
     """Train, measure and draw."""
     torch.manual_seed(0)
-    n_train, n_epochs, n_held_out = (160, 5, 100) if small else (1200, 12, 1000)
+    n_train, n_epochs, n_held_out = (160, 5, 100) if small else (7200, 2, 1000)
     net, criterion = train(draw_scenes(n_train, seed=0), n_epochs)
     spec, anchors, held_out = criterion.objective, make_anchors(), draw_scenes(n_held_out, seed=1)
     with torch.no_grad():
@@ -265,7 +265,7 @@ def main(small: bool = False, out: str | Path = "out/examples") -> None:
     right_axes.imshow(held_out.images[shown, 0], cmap="gray")
     probs = choice.apply(found[shown].logits)
     for box, kind, p in zip(found[shown].boxes, found[shown].classes, probs, strict=True):
-        if p >= 0.1:
+        if p >= 0.3:
             (x1, y1), (x2, y2) = box[:2].tolist(), box[2:].tolist()
             right_axes.plot([x1, x2, x2, x1, x1], [y1, y1, y2, y2, y1], color="#E69F00")
             text = f"{CLASSES[int(kind)]} {float(p):.2f}"
