@@ -252,17 +252,16 @@ def main(small: bool = False, out: str | Path = "out/examples") -> None:
     scores = test_logits.sigmoid().numpy()
     print("raw score cut                    precision  recall  precision at the cut")
     for name, cut in cuts.items():
-        kept = test_right[scores >= cut]
-        near = test_right[abs(scores - cut) < 0.05]
-        at_cut = f"{near.mean():.2f}" if len(near) else "-"
-        print(f"  {name:24} {cut:.3f}   {kept.mean():.2f}      {kept.sum() / n_objects:.2f}    {at_cut}")
+        kept, near = test_right[scores >= cut], test_right[abs(scores - cut) < 0.05]
+        precision, at_cut = (f"{x.mean():.2f}" if len(x) else "-" for x in (kept, near))
+        print(f"  {name:24} {cut:.3f}   {precision:8}  {kept.sum() / n_objects:.2f}    {at_cut}")
 
     figure = new_figure(11.5, 4.2)
     left, middle, right_axes = figure.subplots(1, 3)
     plot_reliability(anchor_stats, ax=left, title="anchors: is it an object?", histogram=False)
     plot_reliability(detection_stats, ax=middle, title="detections: is it right?", histogram=False)
     shown = int(np.argmax([len(boxes) for boxes in held_out.boxes[half:]])) + half
-    right_axes.imshow(held_out.images[shown, 0], cmap="gray")
+    right_axes.imshow(held_out.images[shown, 0].numpy(), cmap="gray")
     probs = choice.apply(found[shown].logits)
     for box, kind, p in zip(found[shown].boxes, found[shown].classes, probs, strict=True):
         if p >= 0.3:

@@ -132,7 +132,7 @@ def main(small: bool = False, out: str | Path = "out/examples") -> None:
         (choice.apply(logits, axis=1)[shown, 2], "magma", f"P(nucleus), {choice.winner}", (0, 1)),
     ]
     for ax, (picture, colors, title, (low, high)) in zip(axes, pictures, strict=False):
-        drawn = ax.imshow(picture, cmap=colors, vmin=low, vmax=high)
+        drawn = ax.imshow(picture.numpy(), cmap=colors, vmin=low, vmax=high)
         ax.set(xticks=[], yticks=[], title=title)
     figure.colorbar(drawn, ax=axes[2], shrink=0.8)
     plot_reliability(stats, ax=axes[3], title="held-out pixels", histogram=False, level=None)

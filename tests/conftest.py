@@ -13,7 +13,13 @@ import pytest
 
 MODULES = {"numpy": "numpy", "torch": "torch", "jax": "jax.numpy", "strict": "array_api_strict"}
 
-if find_spec("jax"):
+
+def _is_installed(name: str) -> bool:
+    spec = find_spec(name)
+    return spec is not None and spec.origin is not None  # the folder tests/torch is no library
+
+
+if _is_installed("jax"):
     import_module("jax").config.update("jax_enable_x64", True)
 hypothesis.settings.register_profile("refocal", derandomize=True, deadline=None, print_blob=False)
 hypothesis.settings.load_profile("refocal")
@@ -57,7 +63,7 @@ BACKENDS = [
     Backend("jax", "float64"),
     Backend("strict", "float64"),
 ]
-INSTALLED = [backend for backend in BACKENDS if find_spec(MODULES[backend.name].partition(".")[0])]
+INSTALLED = [backend for backend in BACKENDS if _is_installed(MODULES[backend.name].partition(".")[0])]
 
 
 @pytest.fixture(params=INSTALLED, ids=lambda b: f"{b.name}-{b.dtype}")

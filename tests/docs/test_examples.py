@@ -24,9 +24,9 @@ def examples_to_run():
 
 
 def shape_of(text):
-    """Return the lines of an output without numbers and without the names of chosen methods."""
+    """Return the lines of an output without numbers ("-" where there is none) and names of chosen methods."""
     names = "|".join(sorted(METHODS, key=len, reverse=True))
-    plain = re.sub(rf"\b({names})\b", "METHOD", re.sub(r"[-+]?\d+(\.\d+)?%?", "N", text))
+    plain = re.sub(rf"\b({names})\b", "METHOD", re.sub(r"[-+]?\d+(\.\d+)?%?|(?<= )-(?=\s)", "N", text))
     return {" ".join(line.split()) for line in plain.splitlines()}
 
 
