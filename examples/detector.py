@@ -234,7 +234,7 @@ def main(small: bool = False, out: str | Path = "out/examples") -> None:
     test_logits, test_right = torch.cat([d.logits for d in found[half:]]), np.concatenate(right[half:])
     choice = refocal.choose_calibration(fit_logits, fit_right.astype(int), spec)
     n_objects = sum(map(len, held_out.boxes[half:]))
-    print(f"detections: {len(test_right)} of {n_objects} objects in {len(found) - half} images")
+    print(f"detections: {len(test_right)}, objects: {n_objects}, images: {len(found) - half}")
     detection_stats = {}
     for name in dict.fromkeys(["raw", "psi", choice.winner]):
         probs = choice.apply(test_logits, method=name)
