@@ -49,7 +49,7 @@ from refocal.recovery import Recovered, check_inverse, posterior_of
 from refocal.risk import conditional_risk, focal_loss
 from refocal.thresholds import score_posterior, score_threshold
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Asymmetric",

@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Example:
         >>> main(["--version"])
-        refocal 0.1.0
+        refocal 0.2.0
         0
     """
     words = sys.argv[1:] if argv is None else list(argv)
