@@ -291,6 +291,7 @@ def run(
     experiments: Sequence[Experiment],
     out: str | os.PathLike[str],
     *,
+    bins: Sequence[int] = BINS,
     workers: Workers | None = None,
     tell: Callable[[Path], None] | None = None,
 ) -> list[Path]:
@@ -299,6 +300,7 @@ def run(
     Args:
         experiments: What to train; their ``data`` is one folder.
         out: The folder of the results.
+        bins: Of the tables, as for `report`.
         workers: Who does the runs; None: this process, or those of torchrun, one run after the other.
         tell: Called with each file of the report.
 
@@ -309,18 +311,30 @@ def run(
     with needs("the tabular study", "torch"):
         from refocal.experiments.tabular.training import run_config
 
+    do = functools.partial(run_config, data=data_folder(experiments))
+    configs = configs_of(experiments)
+    keys = [run_key(config) for config in configs]
+    return carry_out(configs, do, out, lambda: report(out, keys, bins=bins), workers=workers, tell=tell)
+
+
+def data_folder(experiments: Sequence[Experiment]) -> str | None:
+    """Return the absolute path of the data of all experiments, for workers; None for no folder.
+
+    A worker on another machine, or one that was there before, has another environment and folder.
+
+    Raises:
+        ValueError: If experiments have different folders.
+    """
     folders = {experiment.data for experiment in experiments}
     if len(folders) > 1:
         raise ValueError(f"data must be one folder for all experiments, got {len(folders)}")
-    # A worker on another machine, or one that was there before, has another environment and folder.
     data = next(iter(folders), None) or os.environ.get("REFOCAL_DATA")
-    do = functools.partial(run_config, data=None if data is None else os.path.abspath(data))
-    configs = configs_of(experiments)
-    keys = [run_key(config) for config in configs]
-    return carry_out(configs, do, out, lambda: report(out, keys), workers=workers, tell=tell)
+    return None if data is None else os.path.abspath(data)
 
 
-def report(out: str | os.PathLike[str], keys: Sequence[str] | None = None) -> list[Path]:
+def report(
+    out: str | os.PathLike[str], keys: Sequence[str] | None = None, *, bins: Sequence[int] = BINS
+) -> list[Path]:
     """Make the tables and figures of finished runs of a folder, without training.
 
     Files: ``tables.md``, ``tables.csv``, ``summary.json``, and for each model the tables in LaTeX and the
@@ -329,15 +343,25 @@ def report(out: str | os.PathLike[str], keys: Sequence[str] | None = None) -> li
     Args:
         out: The folder that `run` wrote to.
         keys: Only these runs; by default all, which must differ in data sets, models and trials only.
+        bins: Numbers of bins of the calibration errors: the first is that of the figures, the others stand
+            beside it.
 
     Raises:
         FileNotFoundError: If no such run is finished in the folder.
-        ValueError: If the runs do not belong into one table.
+        ValueError: If no run was measured with one of these numbers of bins, or the runs do not belong into one table.
     """
     with needs("a report", "scipy"):
         from refocal.experiments.tabular.outputs import write_report
 
-    return write_report(out, keys)
+    return write_report(out, keys, bins)
+
+
+def summary_text(out: str | os.PathLike[str]) -> str:
+    """Return the judgement of the last `report` of a folder as a short table for the terminal."""
+    with needs("a report", "scipy"):
+        from refocal.experiments.tabular.outputs import short_summary
+
+    return short_summary(out)
 
 
 def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:

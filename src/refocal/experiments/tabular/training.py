@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,14 +26,24 @@ def run_config(
     Raises:
         ValueError: If the data are not those that the config was made for.
     """
-    experiment = Experiment.from_config(config, data)
-    path = find(experiment.file, data)
-    if path is not None and config.get("sha256") not in (None, sha256_of(path)):
-        raise ValueError(f"{path} is not the file that this run is for: its checksum differs")
+    experiment = experiment_of(config, data)
     result = run_experiment(experiment)
     if isinstance(experiment.n_bins, int):
         return result
     return result, {name: np.array(result["metrics"].pop(name), np.float32) for name in BINNED}
+
+
+def experiment_of(config: Mapping[str, Any], data: str | None = None) -> Experiment:
+    """Return the experiment of the config of a run.
+
+    Raises:
+        ValueError: If the data are not those that the config was made for.
+    """
+    experiment = Experiment.from_config(config, data)
+    path = find(experiment.file, data)
+    if path is not None and config.get("sha256") not in (None, sha256_of(path)):
+        raise ValueError(f"{path} is not the file that this run is for: its checksum differs")
+    return experiment
 
 
 def run_experiment(experiment: Experiment) -> dict[str, Any]:
@@ -46,10 +56,22 @@ def run_experiment(experiment: Experiment) -> dict[str, Any]:
     """
     experiment, data = experiment.load()
     with torch_threads(1):  # the models are small, and the numbers must not depend on the machine
-        return _trained(experiment, data)
+        return _measured(experiment, data)
 
 
-def _trained(experiment: Experiment, data: Dataset) -> dict[str, Any]:
+class Trained(NamedTuple):
+    """What was trained of an experiment, on its test rows."""
+
+    n_train: int
+    n_features: int
+    logits: tuple[np.ndarray[Any, Any], ...]
+    """Of each trial, (objectives, rows, classes)."""
+    labels: tuple[np.ndarray[Any, Any], ...]
+    """Of each trial."""
+
+
+def train_experiment(experiment: Experiment, data: Dataset) -> Trained:
+    """Train every model of an experiment that was `load`ed, with its data."""
     n_given = None
     x, y = torch.from_numpy(data.X.astype(np.float32)), torch.from_numpy(data.y)
     if data.X_test is not None and data.y_test is not None:
@@ -58,20 +80,28 @@ def _trained(experiment: Experiment, data: Dataset) -> dict[str, Any]:
         n_given = len(data.X)
     trials, tests = zip(*(split(experiment, x, trial, n_given) for trial in experiment.trials), strict=True)
     models = train(x, y, trials, experiment.objectives, data.n_classes, experiment.model, experiment.recipe)
-    bins = (experiment.n_bins,) if isinstance(experiment.n_bins, int) else experiment.n_bins
-    shape = (len(experiment.trials), len(experiment.objectives), len(METHODS), len(METRICS), len(bins))
-    metrics = np.full(shape, np.nan)
+    logits = []
     for t, (trial, test) in enumerate(zip(trials, tests, strict=True)):
         one = Models(tuple((w[:, t : t + 1], b[:, t : t + 1]) for w, b in models.layers))
         inputs = (x[test] - trial.center) / trial.scale
-        logits = one.logits(inputs.unsqueeze(0))[0].double().numpy()
+        logits.append(one.logits(inputs.unsqueeze(0))[0].double().numpy())
+    labels = tuple(y[test].numpy() for test in tests)
+    return Trained(len(trials[0].rows), x.shape[1], tuple(logits), labels)
+
+
+def _measured(experiment: Experiment, data: Dataset) -> dict[str, Any]:
+    trained = train_experiment(experiment, data)
+    bins = (experiment.n_bins,) if isinstance(experiment.n_bins, int) else experiment.n_bins
+    shape = (len(experiment.trials), len(experiment.objectives), len(METHODS), len(METRICS), len(bins))
+    metrics = np.full(shape, np.nan)
+    for t, (logits, labels) in enumerate(zip(trained.logits, trained.labels, strict=True)):
         for g, objective in enumerate(experiment.objectives):
-            metrics[t, g] = measure(logits[g], y[test].numpy(), objective, bins)
+            metrics[t, g] = measure(logits[g], labels, objective, bins)
     several = () if isinstance(experiment.n_bins, int) else BINNED
     return {
-        "n_train": len(trials[0].rows),
-        "n_test": len(tests[0]),
-        "n_features": x.shape[1],
+        "n_train": trained.n_train,
+        "n_test": len(trained.labels[0]),
+        "n_features": trained.n_features,
         "n_classes": data.n_classes,
         "partial": data.partial,
         "methods": list(METHODS),
