@@ -44,7 +44,12 @@ def label_configs(
     experiments: Sequence[Experiment], labels: Sequence[int] = LABELS, draws: int = DRAWS
 ) -> list[dict[str, Any]]:
     """Return a config for each experiment: its own, with the numbers of labels and of draws."""
-    return [{"labels": list(labels), "draws": draws, "model": c} for c in configs_of(experiments)]
+    # The draws are over all trials of a data set, so these are not divided into several runs.
+    firsts = ((configs_of([experiment])[0], experiment.trials) for experiment in experiments)
+    return [
+        {"labels": list(labels), "draws": draws, "model": config | {"trials": list(trials)}}
+        for config, trials in firsts
+    ]
 
 
 def run_labels(config: Mapping[str, Any], data: str | None = None) -> dict[str, Any]:
