@@ -57,27 +57,29 @@ def _add_tabular_options(parser: argparse.ArgumentParser) -> None:
     add("--task", default="paper", help="paper: as published; original: the files as they are")
     add("--train-fraction", type=float, metavar="P", help="(default: the given split, or 0.5)")
     add("--scaling", default="auto", help="of the features: auto, standard, minmax, pixels or none")
-    add("--weight-decay", type=float, default=0.0, metavar="W", help="(default: 0; the paper's text: 0.001)")
+    add("--weight-decay", type=float, metavar="W", help="(default: 0; the paper's text: 0.001)")
     add("--seed", type=int, default=0)
     add(
         "--bins",
         nargs="+",
         type=int,
         metavar="N",
-        help="of the calibration errors in the tables, the first in the figures (default: 15, which the published "
-        "numbers fit, and 10, which the text says); 8 to 25 are measured in any case",
+        help="of the calibration errors in the tables, the first in the figures (default: 15, which the "
+        "published numbers fit, and 10, which the text says); 8 to 25 are measured in any case",
     )
     other = parser.add_mutually_exclusive_group()
     other.add_argument(
         "--search",
         action="store_true",
-        help="instead of the study: train parts of 0.5 to 0.9 x weight decay 0 to 0.001 on the smaller data sets; "
-        "search.csv has the distance of every cell from the published one for 8 to 25 bins",
+        help="instead of the study: parts of 0.5 to 0.9 for training x weight decay 0 to 0.001 (or those "
+        "given) on the smaller data sets; search.csv has the distance of every cell from the published one "
+        "for 8 to 25 bins",
     )
     other.add_argument(
         "--labels",
         action="store_true",
-        help="instead of the study: psi against temperatures and choose_calibration on 10 to 3,000 labelled rows",
+        help="instead of the study: psi against temperatures and choose_calibration on 10 to 3,000 labelled "
+        "rows",
     )
     _add_study_options(parser)
 
@@ -153,11 +155,14 @@ def _tabular(args: argparse.Namespace) -> None:
         "gammas": args.gamma or ([2.0] if args.labels else [0.0, 1.0, 2.0, 3.0]),
         "trials": (5 if args.labels else 10) if args.trials is None else args.trials,
     }
+    decay, fraction = args.weight_decay, args.train_fraction
     if args.search:
         search = _beside(args)
+        options |= {"decays": search.DECAYS if decay is None else [decay]}
+        options |= {"fractions": search.FRACTIONS if fraction is None else [fraction]}
         search.run(search.grid(args.dataset, **options), args.out, workers=workers, tell=print)
         return
-    options |= {name: getattr(args, name) for name in ("weight_decay", "train_fraction")}
+    options |= {"weight_decay": 0.0 if decay is None else decay, "train_fraction": fraction}
     experiments = tabular.experiments_of(args.dataset, **options)
     if args.labels:
         _beside(args).run(experiments, args.out, workers=workers, tell=print)

@@ -4,6 +4,14 @@
 and psi against what is fitted on labelled rows.
 """
 
-from refocal.experiments.tabular.study import BINS, Experiment, Recipe, experiments_of, report, run, summary_text
+from refocal.experiments.tabular.study import (
+    BINS,
+    Experiment,
+    Recipe,
+    experiments_of,
+    report,
+    run,
+    summary_text,
+)
 
 __all__ = ["BINS", "Experiment", "Recipe", "experiments_of", "report", "run", "summary_text"]

@@ -184,7 +184,9 @@ def judgement(ece: Sequence[Table], error: Sequence[Table], datasets: Sequence[s
         "data_sets": here,
         "ece": counts(cells),
         "ece_by_model": {t.model: counts([c for c in cells if c.model == t.model]) for t in ece},
-        "ece_by_group": {name: counts([c for c in cells if c.dataset in some]) for name, some in groups.items()},
+        "ece_by_group": {
+            name: counts([c for c in cells if c.dataset in some]) for name, some in groups.items()
+        },
         "ece_by_row": by_row,
         "error": counts(errors),
         "boldface": {"cells": len(cells), "agree": sum(cell.bold for cell in cells)},
@@ -263,7 +265,9 @@ def _against(pairs: Sequence[tuple[Cell, Cell]]) -> dict[str, Any]:
         if psi.published and ce.published:
             known += 1
             gap = psi.published.mean - ce.published.mean
-            clear = abs(gap) > 2 * math.hypot(psi.published.spread, ce.published.spread) / math.sqrt(PAPER_TRIALS)
+            clear = abs(gap) > 2 * math.hypot(psi.published.spread, ce.published.spread) / math.sqrt(
+                PAPER_TRIALS
+            )
             paper_better += clear and gap < 0
             paper_worse += clear and gap > 0
     differences = [psi.mean - ce.mean for psi, ce in pairs]

@@ -70,11 +70,15 @@ def run_labels(config: Mapping[str, Any], data: str | None = None) -> dict[str, 
     n_test = len(trained.labels[0])
     # At most half of the test rows: the others are those that all methods are measured on.
     sizes = [n for n in config["labels"] if 2 * n <= n_test]
-    values = {measure: {m: np.full((len(sizes), config["draws"]), np.nan) for m in METHODS} for measure in MEASURES}
+    values = {
+        measure: {m: np.full((len(sizes), config["draws"]), np.nan) for m in METHODS} for measure in MEASURES
+    }
     unfitted = {method: [0] * len(sizes) for method in LABELLED}
     links = {"raw": Focal(0.0), "psi": objective}
     for draw in range(config["draws"]):
-        (logits,), labels = (of_trials[draw % len(trained.labels)] for of_trials in (trained.logits, trained.labels))
+        (logits,), labels = (
+            of_trials[draw % len(trained.labels)] for of_trials in (trained.logits, trained.labels)
+        )
         free = {name: log_posterior_of(link, logits) for name, link in links.items()}
         order = np.random.default_rng([experiment.seed, draw]).permutation(n_test)
         for i, n in enumerate(sizes):
@@ -95,7 +99,8 @@ def run_labels(config: Mapping[str, Any], data: str | None = None) -> dict[str, 
         "partial": found.partial,
         "unfitted": unfitted,
         "measures": {
-            measure: {method: _told(array, of["psi"]) for method, array in of.items()} for measure, of in values.items()
+            measure: {method: _told(array, of["psi"]) for method, array in of.items()}
+            for measure, of in values.items()
         },
     }
 
@@ -186,7 +191,18 @@ def report(out: str | os.PathLike[str], keys: Sequence[str] | None = None) -> li
         for i, n in enumerate(run.result["labels"])
         for method in METHODS
     ]
-    header = ("dataset", "model", "n_test", "labels", "measure", "method", "mean", "sd", "below_psi", "unfitted")
+    header = (
+        "dataset",
+        "model",
+        "n_test",
+        "labels",
+        "measure",
+        "method",
+        "mean",
+        "sd",
+        "below_psi",
+        "unfitted",
+    )
     summary = _summary(runs)
     files = {
         "labels.csv": csv_bytes(header, rows),
@@ -244,15 +260,15 @@ def _text(runs: Sequence[Run], summary: Mapping[str, Any]) -> str:
     text = [
         "# How many labels until a temperature is better than psi",
         "",
-        f"Focal loss of gamma {gamma:g}, {len(config['model']['trials'])} trainings for each data set and model. Of the "
-        f"test rows of one of them in turn, n are drawn as labelled, {config['draws']} times, at most half; every method is measured on the rows that were not "
-        "drawn, and the means over draws are compared. Psi uses no label. A temperature that cannot be fitted (no "
-        "error among the drawn rows) is 1; for the focal temperature and the choice that leaves psi. "
-        f"{origin_text(runs)}",
+        f"Focal loss of gamma {gamma:g}, {len(config['model']['trials'])} trainings for each data set and "
+        f"model. Of the test rows of one of them in turn, n are drawn as labelled, {config['draws']} times, "
+        "at most half; every method is measured on the rows that were not drawn, and the means over draws are "
+        "compared. Psi uses no label. A temperature that cannot be fitted (no error among the drawn rows) "
+        f"is 1; for the focal temperature and the choice that leaves psi. {origin_text(runs)}",
         "",
         "The crossing point: the smallest n of "
-        f"{', '.join(map(str, config['labels']))} from which on the method is below psi for all n that were tried; "
-        "never: psi is still below at the largest n.",
+        f"{', '.join(map(str, config['labels']))} from which on the method is below psi for all n that were "
+        "tried; never: psi is still below at the largest n.",
         "",
     ]
     for measure, title in MEASURES.items():
@@ -271,10 +287,18 @@ def _text(runs: Sequence[Run], summary: Mapping[str, Any]) -> str:
             of, sizes = run.result["measures"][measure], run.result["labels"]
             name = f"{_dataset(run)}, {_model(run)}"
             cells = [f"{x:.2f}" if measure == "ece" else f"{x:.3f}" for x in of["ts_nll"]["mean"]]
-            free = [f"{of[m]['mean'][0]:.2f}" if measure == "ece" else f"{of[m]['mean'][0]:.3f}" for m in ("raw", "psi")]
+            free = [
+                f"{of[m]['mean'][0]:.2f}" if measure == "ece" else f"{of[m]['mean'][0]:.3f}"
+                for m in ("raw", "psi")
+            ]
             cells += ["–"] * (len(config["labels"]) - len(sizes))
             rows.append((name, run.result["n_test"], *free, *cells, *(_n(each[m][name]) for m in LABELLED)))
-        text += [f"## Each data set: {title} of the temperature by the NLL", "", *markdown_table(header, rows), ""]
+        text += [
+            f"## Each data set: {title} of the temperature by the NLL",
+            "",
+            *markdown_table(header, rows),
+            "",
+        ]
     return "\n".join(text)
 
 
@@ -283,7 +307,7 @@ def _n(n: int | None) -> str:
 
 
 def _figure(runs: Sequence[Run]) -> Figure:
-    """Return, for each model, the ECE minus that of psi against the number of labels: median and quartiles."""
+    """Return, for each model, the ECE minus that of psi by the number of labels: median and quartiles."""
     models = list(dict.fromkeys(map(_model, runs)))
     figure = new_figure(4.2 * len(models), 3.4)
     axes = figure.subplots(1, len(models), squeeze=False, sharey=True).flat

@@ -7,15 +7,16 @@ from the published one, is a row of ``search.csv``.
 from __future__ import annotations
 
 import functools
+import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from refocal.experiments.files import csv_bytes, markdown_table, write_outputs
-from refocal.experiments.sweeps import Run, Workers, carry_out, origin_text, read_runs, run_key
+from refocal.experiments.sweeps import Run, Workers, carry_out, origin_text, read_runs
 from refocal.experiments.tabular.judgement import BINS_FOUND, Judged, Verdict, counts, judge, verdicts
 from refocal.experiments.tabular.study import (
     MODELS,
@@ -38,18 +39,37 @@ DECAYS = (0.0, 1e-4, 5e-4, 1e-3)
 FOLDER = "search"
 """Of the runs, in the folder of the study, whose own runs they must not mix with."""
 HEADER = (
-    *("dataset", "model", "train_fraction", "weight_decay", "trials", "n_bins", "metric", "method"),
+    *(
+        "dataset",
+        "model",
+        "train_fraction",
+        "weight_decay",
+        "scaling",
+        "trials",
+        "n_bins",
+        "metric",
+        "method",
+    ),
     *("mean", "published", "difference", "z", "strict"),
 )
+
+
+class Config(NamedTuple):
+    """What is searched beside the number of bins."""
+
+    train_fraction: float
+    """0: the split that the data come with."""
+    weight_decay: float
+    scaling: str
 
 
 class Found(NamedTuple):
     """The cells of one configuration, of one number of bins (None: errors)."""
 
-    train_fraction: float | None
-    weight_decay: float
+    config: Config
     n_bins: int | None
-    trials: int
+    trials: dict[str, int]
+    """Of each data set."""
     cells: list[Judged]
     verdicts: list[Verdict]
 
@@ -100,23 +120,20 @@ def run(
         from refocal.experiments.tabular.training import run_config
 
     do = functools.partial(run_config, data=data_folder(experiments))
-    configs = configs_of(experiments)
-    keys = [run_key(config) for config in configs]
     folder = Path(out) / FOLDER
-    return carry_out(configs, do, folder, lambda: report(out, keys), workers=workers, tell=tell)
+    return carry_out(configs_of(experiments), do, folder, lambda: report(out), workers=workers, tell=tell)
 
 
-def report(out: str | os.PathLike[str], keys: Sequence[str] | None = None) -> list[Path]:
-    """Write the log and the summary of a search, with the scan of the bins of the study itself.
+def report(out: str | os.PathLike[str]) -> list[Path]:
+    """Write the log and the summary of all searches of a folder, and scan the bins of the study itself.
 
     Args:
         out: The folder of the study.
-        keys: Only these runs of the search; all by default.
 
     Raises:
         FileNotFoundError: If there is no run of a search.
     """
-    runs = [run for run in read_runs(Path(out) / FOLDER) if keys is None or run.key in keys]
+    runs = read_runs(Path(out) / FOLDER)
     if not runs:
         raise FileNotFoundError(f"no run of a search is finished in {out}")
     try:
@@ -124,46 +141,46 @@ def report(out: str | os.PathLike[str], keys: Sequence[str] | None = None) -> li
     except FileNotFoundError:
         study = []
     found = [one for some in _by_config(runs) for one in judged(some)]
-    scan = judged([run for run in study if not isinstance(run.config["n_bins"], int)])
+    # The runs of before have one number of bins.
+    several = [run for run in study if not isinstance(run.config["n_bins"], int)]
+    scan = [one for some in _by_config(several) for one in judged(some)]
     log = [*_csv(found), *_csv(scan)]
     text = _summary(found, scan, origin_text(runs))
     return write_outputs(out, {"search.csv": csv_bytes(HEADER, log), "search.md": text.encode()})
 
 
 def _by_config(runs: Iterable[Run]) -> list[list[Run]]:
-    groups: dict[tuple[Any, ...], list[Run]] = {}
+    groups: dict[Config, list[Run]] = {}
     for run in runs:
         groups.setdefault(_config(run), []).append(run)
     return [groups[key] for key in sorted(groups)]
 
 
-def _config(run: Run) -> tuple[float, float]:
-    return run.config["train_fraction"] or 0.0, run.config["recipe"]["weight_decay"]
+def _config(run: Run) -> Config:
+    recipe = run.config["recipe"]
+    return Config(run.config["train_fraction"] or 0.0, recipe["weight_decay"], run.config["scaling"])
 
 
 def judged(runs: Sequence[Run]) -> list[Found]:
     """Return the cells of one configuration for every number of bins, and those of the errors."""
     gathered = gather(runs)
-    if not gathered:
-        return []
-    fraction, decay = _config(runs[0])
     datasets = list(dict.fromkeys(dataset for dataset, _ in gathered))
-    trials = min(entry["made"][0] for entry in gathered.values())
+    trials = {dataset: entry["made"][0] for (dataset, _), entry in gathered.items()}
     result = []
     for n_bins in (*SCANNED, None):
         metric = "error" if n_bins is None else "ece"
         tables = [table_of(gathered, model, metric, n_bins=n_bins or 0) for model in MODELS]
         cells = [cell for table in tables for cell in judge(table, datasets)]
         signs = [] if n_bins is None else [v for table in tables for v in verdicts(table, datasets)]
-        result.append(Found(fraction or None, decay, n_bins, trials, cells, signs))
+        result.append(Found(_config(runs[0]), n_bins, trials, cells, signs))
     return result
 
 
 def _csv(found: Iterable[Found]) -> list[tuple[Any, ...]]:
     return [
         (
-            *(cell.dataset, cell.model, "given" if f.train_fraction is None else f.train_fraction),
-            *(f.weight_decay, f.trials, f.n_bins or "", cell.metric, cell.method),
+            *(cell.dataset, cell.model, f.config.train_fraction or "given", f.config.weight_decay),
+            *(f.config.scaling, f.trials[cell.dataset], f.n_bins or "", cell.metric, cell.method),
             *(round(cell.mean, 4), cell.published, round(cell.difference, 4), round(cell.z, 3)),
             int(cell.strict),
         )
@@ -173,57 +190,107 @@ def _csv(found: Iterable[Found]) -> list[tuple[Any, ...]]:
 
 
 def _summary(found: Sequence[Found], scan: Sequence[Found], made: str) -> str:
-    datasets = list(dict.fromkeys(cell.dataset for f in found for cell in f.cells))
-    configs = {(f.train_fraction, f.weight_decay) for f in found}
-    # A data set of which some configurations are not done yet would tilt the comparison.
-    whole = [
-        d
-        for d in datasets
-        if all(any(c.dataset == d for c in f.cells if c.model == m) for f in found for m in MODELS)
-    ]
+    done: dict[str, set[tuple[Config, str]]] = {}
+    for f in found:
+        for cell in f.cells:
+            done.setdefault(cell.dataset, set()).add((f.config, cell.model))
+    # A data set of which some configurations are missing would tilt the comparison.
+    configs = [Config(p, w, "standard") for p in FRACTIONS for w in DECAYS]
+    whole = [d for d, of in done.items() if all((c, model) in of for c in configs for model in MODELS)]
+    trials = sorted({f.trials[d] for f in found for d in whole if d in f.trials})
     text = [
         "# The search behind the tabular protocol",
         "",
-        f"{len(configs)} configurations (part of the rows for training x weight decay) on {len(whole)} data sets "
-        f"({', '.join(whole)}), linear and one hidden layer, {min(f.trials for f in found)} trials, each measured "
-        f"with {SCANNED[0]} to {SCANNED[-1]} bins. Every cell is a row of `search.csv`. {made}",
-        "",
-        "Strict: |difference| <= 3 sqrt(SD_paper^2 / 10 + SD_ours^2 / trials). z: difference over that root. Points: "
-        "mean absolute difference. Clear verdicts: whether psi helps, where the paper is clear about it.",
-        "",
-        "## Split and weight decay",
+        "Strict: |difference| <= 3 sqrt(SD_paper^2 / 10 + SD_ours^2 / trials). z: difference over that root. "
+        "Points: mean absolute difference. Clear verdicts: whether psi helps, where the paper is clear about "
+        f"it. Every configuration and cell, with {SCANNED[0]} to {SCANNED[-1]} bins, is a row of `search.csv`. "
+        f"{made}",
         "",
     ]
+    if whole:
+        text += [
+            "## Split and weight decay",
+            "",
+            f"{len(configs)} configurations on the {len(whole)} data sets of which all of them are done "
+            f"({', '.join(whole)}), linear and one hidden layer, {' or '.join(map(str, trials))} trials.",
+            "",
+            *_grid_table({c: {f.n_bins: _within(f, whole) for f in found if f.config == c} for c in configs}),
+            "",
+            "### Number of bins, half split, no weight decay, the same data sets",
+            "",
+            *_bins_table([_within(f, whole) for f in found if f.config == PROTOCOL]),
+            "",
+        ]
+    if scan:
+        here = list(dict.fromkeys(cell.dataset for f in scan for cell in f.cells))
+        parts = {
+            "Number of bins, all data sets of the study": here,
+            "Number of bins, data sets that the 15 was not found by": [
+                d for d in here if d not in BINS_FOUND
+            ],
+        }
+        for title, sets in parts.items():
+            text += [f"## {title}: {len(sets)}", "", ", ".join(sets) + ".", ""]
+            text += [*_bins_table(_joined(scan, sets)), ""]
+    text += ["## The best configuration of each data set, ECE with 15 bins", "", *_best_table(found), ""]
+    return "\n".join(text)
+
+
+PROTOCOL = Config(0.5, 0.0, "standard")
+
+
+def _grid_table(found: Mapping[Config, Mapping[int | None, Found]]) -> list[str]:
     rows = []
-    for fraction, decay in sorted(configs, key=lambda c: (c[0] or 0, c[1])):
-        some = [f for f in found if (f.train_fraction, f.weight_decay) == (fraction, decay)]
-        of = {f.n_bins: _within(f, whole) for f in some}
+    for config, of in found.items():
         best = min((n for n in of if n is not None), key=lambda n: _rms(of[n].cells))
         rows.append(
             (
-                *(fraction, f"{decay:g}", *_told(of[10]), *_told(of[15])),
+                *(config.train_fraction, f"{config.weight_decay:g}", *_told(of[10]), *_told(of[15])),
                 *(f"{best}: {_fraction(of[best].cells)}, {_rms(of[best].cells):.2f}",),
-                *(_clear(of[10]), _fraction(of[None].cells), f"{_rms(of[None].cells):.2f}"),
+                *(_clear(of[10]), _clear(of[15]), _fraction(of[None].cells), f"{_rms(of[None].cells):.2f}"),
             )
         )
     header = [
         *("training part", "weight decay", "ECE, 10 bins: strict", "mean z", "rms z", "points"),
         *("ECE, 15 bins: strict", "mean z", "rms z", "points", "best bins: strict, rms z"),
-        *("clear verdicts (10 bins)", "errors: strict", "rms z"),
+        *("clear verdicts, 10 bins", "15 bins", "errors: strict", "rms z"),
     ]
-    text += [*markdown_table(header, rows), ""]
-    text += ["## Number of bins, half split, no weight decay, the same data sets", ""]
-    text += _bins_table([_within(f, whole) for f in found if (f.train_fraction, f.weight_decay) == (0.5, 0.0)])
-    if scan:
-        parts = {
-            "All data sets of the study (its 10 trials)": lambda d: True,
-            "Data sets that the 15 was not found by": lambda d: d not in BINS_FOUND,
-        }
-        for title, keep in parts.items():
-            sets = [d for d in dict.fromkeys(c.dataset for f in scan for c in f.cells) if keep(d)]
-            text += ["", f"## {title}: {len(sets)}", "", ", ".join(sets) + ".", ""]
-            text += _bins_table([_within(f, sets) for f in scan])
-    return "\n".join(text) + "\n"
+    return markdown_table(header, rows)
+
+
+def _best_table(found: Sequence[Found]) -> list[str]:
+    """Compare, for each data set and model, the protocol with the nearest of all configurations."""
+    of: dict[tuple[str, str], dict[Config, dict[int | None, list[Judged]]]] = {}
+    for f in found:
+        for cell in f.cells:
+            by_config = of.setdefault((cell.dataset, cell.model), {})
+            by_config.setdefault(f.config, {}).setdefault(f.n_bins, []).append(cell)
+    rows = []
+    for (dataset, model), by_config in of.items():
+        nearest = min(by_config, key=lambda c: math.hypot(_rms(by_config[c][15]), _rms(by_config[c][None])))
+        told = [
+            f"{_fraction(by_config[c][15])}, {_rms(by_config[c][15]):.2f}, {_rms(by_config[c][None]):.2f}"
+            if c in by_config
+            else "–"
+            for c in (PROTOCOL, nearest)
+        ]
+        name = f"{nearest.train_fraction or 'given'}, {nearest.weight_decay:g}, {nearest.scaling}"
+        rows.append((dataset, model, len(by_config), told[0], name, told[1]))
+    header = [
+        *("data set", "model", "configurations", "protocol: strict, rms z of ECE, of errors"),
+        *("nearest (part, decay, scaling)", "its strict, rms z of ECE, of errors"),
+    ]
+    return markdown_table(header, rows)
+
+
+def _joined(scan: Sequence[Found], datasets: Sequence[str]) -> list[Found]:
+    """Return all configurations of the study (its splits and scalings differ by data set) as one."""
+    result = []
+    for n in SCANNED:
+        some = [_within(f, datasets) for f in scan if f.n_bins == n]
+        cells = [cell for f in some for cell in f.cells]
+        result.append(some[0]._replace(cells=cells, verdicts=[v for f in some for v in f.verdicts]))
+    return result
 
 
 def _within(found: Found, datasets: Sequence[str]) -> Found:

@@ -348,7 +348,8 @@ def report(
 
     Raises:
         FileNotFoundError: If no such run is finished in the folder.
-        ValueError: If no run was measured with one of these numbers of bins, or the runs do not belong into one table.
+        ValueError: If no run was measured with one of these numbers of bins, or the runs do not belong
+            into one table.
     """
     with needs("a report", "scipy"):
         from refocal.experiments.tabular.outputs import write_report

@@ -84,7 +84,8 @@ def published() -> dict[tuple[str, str, str, str], Published]:
 def gather(runs: Sequence[Run]) -> dict[tuple[str, str], dict[str, Any]]:
     """Return the trials of each (data set, model) put together, in their order.
 
-    The name of a calibration error is a pair with its number of bins: ``("ece", 15)``. A trial that several runs have is taken from the one with most trials.
+    The name of a calibration error is a pair with its number of bins: ``("ece", 15)``. A trial that several
+    runs have is taken from the one with most trials.
     """
     together: dict[tuple[str, str], list[Run]] = {}
     for run in sorted(runs, key=lambda run: -len(run.config["trials"])):
@@ -174,7 +175,9 @@ def table_of(
     columns: list[str] = []
     key = (metric, n_bins) if metric in BINNED else metric
     order = {name: i for i, name in enumerate(REGISTRY)}
-    datasets = [d for (d, its_model), entry in gathered.items() if its_model == model and key in entry["metrics"]]
+    datasets = [
+        d for (d, its_model), entry in gathered.items() if its_model == model and key in entry["metrics"]
+    ]
     for dataset in sorted(datasets, key=lambda name: order.get(name, len(order))):
         entry = gathered[dataset, model]
         values = factor * entry["metrics"][key]

@@ -172,7 +172,9 @@ def measure(
             found = {
                 "ece": [ece(probs, labels, n) for n in bins],
                 "classwise_ece": [classwise_ece(probs, labels, n) for n in bins],
-                "nll": nll(log_probs, labels, from_logits=True),  # in log space: a probability could round to 0
+                "nll": nll(
+                    log_probs, labels, from_logits=True
+                ),  # in log space: a probability could round to 0
                 "error": error_rate(probs, labels),
             }
             for j, name in enumerate(METRICS):
