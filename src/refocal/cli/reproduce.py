@@ -140,18 +140,17 @@ def _synthetic(args: argparse.Namespace) -> None:
 def _tabular(args: argparse.Namespace) -> None:
     from refocal.experiments import tabular
 
-    bins = tabular.BINS if args.bins is None else tuple(args.bins)
     if args.report:
         if args.search or args.labels:
             print(*_beside(args).report(args.out), sep="\n")
         else:
-            print(*tabular.report(args.out, bins=bins), tabular.summary_text(args.out), sep="\n")
+            print(*tabular.report(args.out, bins=args.bins), tabular.summary_text(args.out), sep="\n")
         return
     workers = _workers(args)
     options = {name: getattr(args, name) for name in ("epochs", "task", "scaling", "seed", "data")}
     options |= {
         "models": args.model,
-        "bins": bins,
+        "bins": args.bins or (),
         "gammas": args.gamma or ([2.0] if args.labels else [0.0, 1.0, 2.0, 3.0]),
         "trials": (5 if args.labels else 10) if args.trials is None else args.trials,
     }
@@ -167,7 +166,7 @@ def _tabular(args: argparse.Namespace) -> None:
     if args.labels:
         _beside(args).run(experiments, args.out, workers=workers, tell=print)
         return
-    tabular.run(experiments, args.out, bins=bins, workers=workers, tell=print)
+    tabular.run(experiments, args.out, bins=args.bins, workers=workers, tell=print)
     print(tabular.summary_text(args.out))
 
 

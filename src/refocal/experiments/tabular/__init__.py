@@ -5,7 +5,6 @@ and psi against what is fitted on labelled rows.
 """
 
 from refocal.experiments.tabular.study import (
-    BINS,
     Experiment,
     Recipe,
     experiments_of,
@@ -14,4 +13,4 @@ from refocal.experiments.tabular.study import (
     summary_text,
 )
 
-__all__ = ["BINS", "Experiment", "Recipe", "experiments_of", "report", "run", "summary_text"]
+__all__ = ["Experiment", "Recipe", "experiments_of", "report", "run", "summary_text"]

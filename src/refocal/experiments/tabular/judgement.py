@@ -77,11 +77,11 @@ def z_score(cell: Cell) -> float:
 
 
 def judge(table: Table, datasets: Iterable[str]) -> list[Judged]:
-    """Return every cell of some rows that has a published value."""
+    """Return every cell of some rows that has a published value; a single trial cannot be judged."""
     result = []
     for dataset in datasets:
         for name, cell in table.rows.get(dataset, {}).items():
-            if cell.published is None:
+            if cell.published is None or not math.isfinite(cell.standard_error):
                 continue
             z, gap = z_score(cell), abs(cell.mean - cell.published.mean)
             printed = STRICT * math.hypot(cell.standard_error, cell.published.spread)

@@ -262,7 +262,7 @@ def _text(runs: Sequence[Run], summary: Mapping[str, Any]) -> str:
         "",
         f"Focal loss of gamma {gamma:g}, {len(config['model']['trials'])} trainings for each data set and "
         f"model. Of the test rows of one of them in turn, n are drawn as labelled, {config['draws']} times, "
-        "at most half; every method is measured on the rows that were not drawn, and the means over draws are "
+        "at most half; every method is measured on the rows that were not drawn, and means over draws are "
         "compared. Psi uses no label. A temperature that cannot be fitted (no error among the drawn rows) "
         f"is 1; for the focal temperature and the choice that leaves psi. {origin_text(runs)}",
         "",

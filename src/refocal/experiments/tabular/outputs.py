@@ -20,7 +20,7 @@ from refocal.experiments.files import (
 from refocal.experiments.sweeps import Run, origin_text, read_runs
 from refocal.experiments.tabular.explained import explanation
 from refocal.experiments.tabular.judgement import claims, judgement
-from refocal.experiments.tabular.study import BINNED, BINS, MODELS
+from refocal.experiments.tabular.study import BINNED, BINS, MODELS, check_bins
 from refocal.experiments.tabular.tables import (
     TITLES,
     Table,
@@ -41,18 +41,14 @@ MODEL_TITLES = {"linear": "linear-in-input model", "mlp": "one hidden layer"}
 
 
 def write_report(
-    out: str | os.PathLike[str], keys: Sequence[str] | None = None, bins: Sequence[int] = BINS
+    out: str | os.PathLike[str], keys: Sequence[str] | None = None, bins: Sequence[int] | None = None
 ) -> list[Path]:
     """Write the files of `refocal.experiments.tabular.report`."""
-    if not bins or len(set(bins)) < len(bins):
-        raise ValueError(f"bins must be different numbers, got {list(bins)}")
     runs = [run for run in read_runs(out) if "objectives" in run.config and (keys is None or run.key in keys)]
     if not runs:
         raise FileNotFoundError(f"no tabular run is finished in {out}")
     gathered = gather(runs)
-    for n in bins:
-        if not any(("ece", n) in entry["metrics"] for entry in gathered.values()):
-            raise ValueError(f"bins must be numbers that runs were measured with, got {n}: not in {out}")
+    bins = _bins(gathered, bins)
     models = [model for model in MODELS if any(its_model == model for _, its_model in gathered)]
     partial = sorted({run.config["dataset"] for run in runs if run.result["partial"]})
     judged = [d for d in dict.fromkeys(dataset for dataset, _ in gathered) if d not in partial]
@@ -98,6 +94,17 @@ def write_report(
     files["tables.csv"] = csv_bytes(csv_header(bins[1:]), cells)
     files[SUMMARY] = json_bytes(summary)
     return write_outputs(out, files)
+
+
+def _bins(gathered: Mapping[Any, Mapping[str, Any]], bins: Sequence[int] | None) -> Sequence[int]:
+    """Return the numbers of bins that were asked for, or else those of the published tables and the text."""
+    measured = {name[1] for entry in gathered.values() for name in entry["metrics"] if name[0] == "ece"}
+    if bins is None:
+        return [n for n in BINS if n in measured] or sorted(measured)[:1]
+    check_bins(bins)
+    if missing := sorted(set(bins) - measured):
+        raise ValueError(f"bins must be numbers that runs were measured with, got {missing[0]}")
+    return bins
 
 
 def _options(runs: Sequence[Run]) -> str:

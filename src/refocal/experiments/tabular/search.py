@@ -169,7 +169,7 @@ def judged(runs: Sequence[Run]) -> list[Found]:
     result = []
     for n_bins in (*SCANNED, None):
         metric = "error" if n_bins is None else "ece"
-        tables = [table_of(gathered, model, metric, n_bins=n_bins or 0) for model in MODELS]
+        tables = [table_of(gathered, model, metric, n_bins=n_bins or 0, bold=False) for model in MODELS]
         cells = [cell for table in tables for cell in judge(table, datasets)]
         signs = [] if n_bins is None else [v for table in tables for v in verdicts(table, datasets)]
         result.append(Found(_config(runs[0]), n_bins, trials, cells, signs))
@@ -203,7 +203,7 @@ def _summary(found: Sequence[Found], scan: Sequence[Found], made: str) -> str:
         "",
         "Strict: |difference| <= 3 sqrt(SD_paper^2 / 10 + SD_ours^2 / trials). z: difference over that root. "
         "Points: mean absolute difference. Clear verdicts: whether psi helps, where the paper is clear about "
-        f"it. Every configuration and cell, with {SCANNED[0]} to {SCANNED[-1]} bins, is a row of `search.csv`. "
+        f"it. Every cell of every configuration, with {SCANNED[0]} to {SCANNED[-1]} bins, is in `search.csv`. "
         f"{made}",
         "",
     ]

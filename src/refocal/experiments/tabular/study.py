@@ -133,9 +133,7 @@ class Experiment:
             raise ValueError(f"trials must be different numbers >= 0, got {self.trials}")
         if self.seed < 0:
             raise ValueError(f"seed must be >= 0, got {self.seed}")
-        bins = (self.n_bins,) if isinstance(self.n_bins, int) else self.n_bins
-        if not bins or min(bins) < 1 or len(set(bins)) < len(bins):
-            raise ValueError(f"n_bins must be different numbers >= 1, got {self.n_bins}")
+        check_bins((self.n_bins,) if isinstance(self.n_bins, int) else self.n_bins)
 
     def config(self) -> dict[str, Any]:
         """Return all that decides the numbers, as JSON."""
@@ -214,7 +212,7 @@ def experiments_of(
     trials: int = 10,
     epochs: int = 50,
     weight_decay: float = 0.0,
-    bins: Sequence[int] = BINS,
+    bins: Sequence[int] = (),
     **options: Any,
 ) -> list[Experiment]:
     """Return an experiment for each model and data set.
@@ -291,7 +289,7 @@ def run(
     experiments: Sequence[Experiment],
     out: str | os.PathLike[str],
     *,
-    bins: Sequence[int] = BINS,
+    bins: Sequence[int] | None = None,
     workers: Workers | None = None,
     tell: Callable[[Path], None] | None = None,
 ) -> list[Path]:
@@ -311,10 +309,22 @@ def run(
     with needs("the tabular study", "torch"):
         from refocal.experiments.tabular.training import run_config
 
+    if bins is not None:
+        check_bins(bins)
     do = functools.partial(run_config, data=data_folder(experiments))
     configs = configs_of(experiments)
     keys = [run_key(config) for config in configs]
     return carry_out(configs, do, out, lambda: report(out, keys, bins=bins), workers=workers, tell=tell)
+
+
+def check_bins(bins: Sequence[int]) -> None:
+    """Check numbers of bins.
+
+    Raises:
+        ValueError: If there is none, or one is too small or there twice.
+    """
+    if not bins or min(bins) < 1 or len(set(bins)) < len(bins):
+        raise ValueError(f"bins must be different numbers >= 1, got {', '.join(map(str, bins)) or 'none'}")
 
 
 def data_folder(experiments: Sequence[Experiment]) -> str | None:
@@ -333,7 +343,7 @@ def data_folder(experiments: Sequence[Experiment]) -> str | None:
 
 
 def report(
-    out: str | os.PathLike[str], keys: Sequence[str] | None = None, *, bins: Sequence[int] = BINS
+    out: str | os.PathLike[str], keys: Sequence[str] | None = None, *, bins: Sequence[int] | None = None
 ) -> list[Path]:
     """Make the tables and figures of finished runs of a folder, without training.
 
@@ -344,7 +354,7 @@ def report(
         out: The folder that `run` wrote to.
         keys: Only these runs; by default all, which must differ in data sets, models and trials only.
         bins: Numbers of bins of the calibration errors: the first is that of the figures, the others stand
-            beside it.
+            beside it. None: 15 and 10, as far as the runs were measured with them.
 
     Raises:
         FileNotFoundError: If no such run is finished in the folder.

@@ -167,8 +167,9 @@ def table_of(
     *,
     n_bins: int = BINS[0],
     extra: bool = False,
+    bold: bool = True,
 ) -> Table:
-    """Return `make_table` of what `gather` returned, which takes the time."""
+    """Return `make_table` of what `gather` returned; without boldface, whose tests take the time, if asked."""
     known = published()
     factor = 100.0 if metric in PERCENT else 1.0
     rows: dict[str, dict[str, Cell]] = {}
@@ -202,13 +203,13 @@ def table_of(
                         picked[f"{name}-psi"] = values[:, g, methods.index("psi")]
         source = REGISTRY.get(dataset)
         paper = source.paper if source else None
-        bold = _not_worse(picked)
+        best = _not_worse(picked) if bold else set()
         rows[dataset] = {
             name: Cell(
                 tuple(v.tolist()),
                 float(v.mean()),
                 float(v.std(ddof=1) / math.sqrt(len(v))) if len(v) > 1 else math.nan,
-                name in bold,
+                name in best,
                 known.get((paper, model, name, metric)) if paper else None,
             )
             for name, v in picked.items()
