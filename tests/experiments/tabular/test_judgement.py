@@ -78,7 +78,7 @@ def test_cells_that_do_not_vary():
     assert counts(found)["z_mean"] == 0  # of the finite one
     single = Cell((1.0,), 1.0, math.nan, False, Published(1.0, 0.1, False))
     assert judge(table({"banana": {"CE": single}}), ["banana"]) == []
-    with pytest.raises(ValueError, match="^a z-score needs a published value and at least 2 trials$"):
+    with pytest.raises(ValueError, match=r"^a z-score needs a published value and at least 2 trials$"):
         z_score(single)
 
 

@@ -60,6 +60,7 @@ def test_a_search_logs_every_configuration_and_cell(folder, capsys, monkeypatch)
     text = (out / "search.md").read_text()
     assert "4 configurations on the 1 data sets of which all of them are done (vehicle)" in text
     assert "| 0.9 | 0.001 | " in text
+    assert "## The weight decay of the text, half split" in text
     assert main(["reproduce", "tabular", "--search", "--report", "--out", str(out)]) == 0
     assert (out / "search.md").read_text() == text
 

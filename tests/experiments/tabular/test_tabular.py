@@ -75,6 +75,25 @@ def test_the_paper_version_of_a_task(tmp_path, monkeypatch):
     assert (original.n_classes, len(original.y)) == (26, 2000)
 
 
+def test_rows_with_something_missing_are_not_in_the_paper_version(tmp_path, monkeypatch):
+    monkeypatch.setenv("REFOCAL_DATA", str(tmp_path))
+    x = np.random.default_rng(0).normal(size=(40, 60)).astype(np.float32)
+    x[:, 51] = np.arange(40) < 10  # what says that a value is not known
+    y = np.arange(40) % 2
+    np.savez(tmp_path / "mushroom.npz", X=x, y=y)
+    experiment, data = Experiment("mushroom").load()
+    np.testing.assert_array_equal(data.X, np.delete(x[10:], 51, axis=1))
+    np.testing.assert_array_equal(data.y, y[10:])
+    assert Experiment("mushroom", task="original").load()[1].X.shape == (40, 60)
+    # The first runs had all rows under the same name: they keep their identity, and mean what they did.
+    config = experiment.config()
+    old = {name: value for name, value in config.items() if name != "complete"}
+    assert config["complete"] is True
+    assert run_key(old) != run_key(config)
+    assert Experiment.from_config(config) == experiment
+    assert Experiment.from_config(old).load()[1].X.shape == (40, 60)
+
+
 @pytest.mark.parametrize("scaling", ["standard", "minmax", "none"])
 def test_features_are_scaled_by_the_training_part(folder, scaling):
     experiment, data = Experiment("vehicle", scaling=scaling).load()

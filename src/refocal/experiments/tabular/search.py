@@ -203,7 +203,7 @@ def _summary(found: Sequence[Found], scan: Sequence[Found], made: str) -> str:
         "",
         "Strict: |difference| <= 3 sqrt(SD_paper^2 / 10 + SD_ours^2 / trials). z: difference over that root. "
         "Points: mean absolute difference. Clear verdicts: whether psi helps, where the paper is clear about "
-        f"it. Every cell of every configuration, with {SCANNED[0]} to {SCANNED[-1]} bins, is in `search.csv`. "
+        f"it. `search.csv` has every cell of every configuration, with {SCANNED[0]} to {SCANNED[-1]} bins. "
         f"{made}",
         "",
     ]
@@ -221,6 +221,7 @@ def _summary(found: Sequence[Found], scan: Sequence[Found], made: str) -> str:
             *_bins_table([_within(f, whole) for f in found if f.config == PROTOCOL]),
             "",
         ]
+    text += _text_table(found, scan)
     if scan:
         here = list(dict.fromkeys(cell.dataset for f in scan for cell in f.cells))
         parts = {
@@ -237,6 +238,7 @@ def _summary(found: Sequence[Found], scan: Sequence[Found], made: str) -> str:
 
 
 PROTOCOL = Config(0.5, 0.0, "standard")
+TEXT_DECAY = 0.001
 
 
 def _grid_table(found: Mapping[Config, Mapping[int | None, Found]]) -> list[str]:
@@ -256,6 +258,41 @@ def _grid_table(found: Mapping[Config, Mapping[int | None, Found]]) -> list[str]
         *("clear verdicts, 10 bins", "15 bins", "errors: strict", "rms z"),
     ]
     return markdown_table(header, rows)
+
+
+def _text_table(found: Sequence[Found], scan: Sequence[Found]) -> list[str]:
+    """Compare the weight decay of the text with none, on all data sets that were trained with it."""
+    text = PROTOCOL._replace(weight_decay=TEXT_DECAY)
+    sets = list(dict.fromkeys(cell.dataset for f in found if f.config == text for cell in f.cells))
+    both = []
+    for config, some in ((PROTOCOL, [*scan, *found]), (text, found)):
+        # The study's own runs, which have more trials, go first.
+        of: dict[tuple[Any, ...], tuple[Judged, list[Verdict]]] = {}
+        for f in (f for f in some if f.config == config and f.n_bins is not None):
+            for cell in f.cells:
+                signs = [v for v in f.verdicts if (v.dataset, v.model, v.method) == cell[:2] + cell[3:4]]
+                of.setdefault((f.n_bins, cell.dataset, cell.model, cell.method), (cell, signs))
+        both.append({key: value for key, value in of.items() if key[1] in sets})
+    shared = both[0].keys() & both[1].keys()
+    if not shared:
+        return []
+    rows = []
+    for decay, one in zip((0.0, TEXT_DECAY), both, strict=True):
+        for n in (10, 15):
+            picked = [value for key, value in one.items() if key in shared and key[0] == n]
+            cells, signs = [cell for cell, _ in picked], [v for _, some in picked for v in some]
+            whole = Found(PROTOCOL, n, {}, cells, signs)
+            rows.append((f"{decay:g}", n, *_told(whole), _clear(whole)))
+    names = sorted({key[1] for key in shared})
+    header = ["weight decay", "bins", "strict", "mean z", "rms z", "points", "clear verdicts"]
+    return [
+        "## The weight decay of the text, half split",
+        "",
+        f"{len(names)} data sets: {', '.join(names)}.",
+        "",
+        *markdown_table(header, rows),
+        "",
+    ]
 
 
 def _best_table(found: Sequence[Found]) -> list[str]:

@@ -68,6 +68,16 @@ class Task:
     """Binary: these classes against the others."""
     rows: int | None = None
     """The first rows only."""
+    missing: tuple[int, ...] = ()
+    """Features that say "not known" by a 1: rows with one, and the features that are then constant, are out."""
+
+    def complete(self, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> tuple[Any, Any]:
+        """Return the rows in which nothing is missing."""
+        if not self.missing:
+            return x, y
+        known = (x[:, list(self.missing)] == 0).all(axis=1)
+        x, y = x[known], y[known]
+        return x[:, np.ptp(x, axis=0) > 0], y
 
 
 PAPER_TASKS = {
@@ -77,6 +87,8 @@ PAPER_TASKS = {
     "image": Task("image", positive=(3, 4, 6)),
     "waveform": Task("waveform-21", positive=(2,)),
     "splice": Task("splice-binary"),
+    "mushroom": Task("mushroom", missing=(51,)),
+    "adult": Task("adult", missing=(6, 38, 66)),
 }
 
 
@@ -142,13 +154,18 @@ class Experiment:
         config["objectives"] = [objective.to_dict() for objective in self.objectives]
         config["trials"] = list(self.trials)
         config["n_bins"] = self.n_bins if isinstance(self.n_bins, int) else list(self.n_bins)
+        if self._task.missing:
+            config["complete"] = True  # the first runs were on all rows
         config["recipe"] = dataclasses.asdict(self.recipe)
         return config
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], data: str | None = None) -> Experiment:
         """Return the experiment of a `config`."""
-        values = {name: value for name, value in config.items() if name != "sha256"}
+        values = {name: value for name, value in config.items() if name not in ("sha256", "complete")}
+        paper = PAPER_TASKS.get(config["dataset"])
+        if paper and paper.missing and not config.get("complete"):
+            values["task"] = "original"  # a run from when the paper's version was not known
         values["objectives"] = tuple(objective_from_dict(d) for d in values["objectives"])
         values["trials"] = tuple(values["trials"])
         if not isinstance(values["n_bins"], int):
@@ -180,7 +197,7 @@ class Experiment:
             x, y = np.concatenate([x, x_test]), np.concatenate([y, y_test])
             x_test = y_test = None
         task = self._task
-        x, y = x[: task.rows], y[: task.rows]
+        x, y = task.complete(x[: task.rows], y[: task.rows])
         n_classes = found.n_classes
         if task.positive:
             y, n_classes = np.isin(y, task.positive).astype(np.int64), 2

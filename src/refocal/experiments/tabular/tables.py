@@ -169,7 +169,7 @@ def table_of(
     extra: bool = False,
     bold: bool = True,
 ) -> Table:
-    """Return `make_table` of what `gather` returned; without boldface, whose tests take the time, if asked."""
+    """Return `make_table` of what `gather` returned; ``bold=False`` leaves out the tests, which take time."""
     known = published()
     factor = 100.0 if metric in PERCENT else 1.0
     rows: dict[str, dict[str, Cell]] = {}
