@@ -69,7 +69,7 @@ class Task:
     rows: int | None = None
     """The first rows only."""
     missing: tuple[int, ...] = ()
-    """Features that say "not known" by a 1: rows with one, and the features that are then constant, are out."""
+    """Features that say "not known" by a 1: rows with one, and features that are then constant, are out."""
 
     def complete(self, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> tuple[Any, Any]:
         """Return the rows in which nothing is missing."""
