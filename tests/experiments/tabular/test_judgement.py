@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from refocal.experiments.sweeps import read_runs
+from refocal.experiments.tabular.explained import OPEN, explanation
 from refocal.experiments.tabular.judgement import (
     claims,
     counts,
@@ -184,6 +185,12 @@ def test_the_table_of_cells_has_both_numbers_of_bins_beside_each_other():
     assert (second["dataset"], second["mean"], second["se"], second["mean_10_bins"]) == ("old", "", "", 3.0)
     (error,) = csv_rows([dataclasses.replace(many, metric="error", n_bins=None)], 1)
     assert dict(zip(header, error, strict=True))["mean_10_bins"] == ""
+
+
+def test_every_cell_has_a_word_on_what_was_tried():
+    assert explanation("isolet", 5.0).startswith("open: ")
+    assert explanation("vehicle", -2.9).startswith("chance: ")
+    assert explanation("vehicle", 3.1) == explanation("vehicle", None) == OPEN
 
 
 def test_published_numbers_have_their_boldface():

@@ -163,7 +163,7 @@ def _in_words(summary: Mapping[str, Any]) -> list[str]:
             (
                 *(f"{c['dataset']}, {c['model']}", c["metric"], c["method"], f"{c['mean']:.2f}"),
                 *(f"{c['published']:.2f}", "" if c["z"] is None else f"{c['z']:.1f}"),
-                explanation(c["dataset"], c["metric"]),
+                explanation(c["dataset"], c["z"]),
             )
             for c in found[name]
         ]
