@@ -68,6 +68,9 @@ def write_report(
     }
     files: dict[str, bytes] = {}
     cells: list[Sequence[Any]] = []
+    other = sorted({d for (d, _), entry in gathered.items() if ("ece", bins[0]) not in entry["metrics"]})
+    if other:
+        made += f"\nNot measured with {bins[0]} bins, so not in those tables: {', '.join(other)}."
     text = [_introduction(made, partial), *_in_words(summary)]
     for model in models:
         for metric in TITLES:
@@ -89,7 +92,9 @@ def write_report(
                     "The temperature of each half of the test part is fitted on the other half; – where that "
                     f"has no error at all.\n\n{to_markdown(more[0])}"
                 )
-        files |= figure_files(f"{model}-boxes", _boxes(table_of(gathered, model, "ece", n_bins=bins[0])))
+        shown = table_of(gathered, model, "ece", n_bins=bins[0])
+        if shown.rows:
+            files |= figure_files(f"{model}-boxes", _boxes(shown))
     files["tables.md"] = "\n".join(text).encode()
     files["tables.csv"] = csv_bytes(csv_header(bins[1:]), cells)
     files[SUMMARY] = json_bytes(summary)
@@ -175,7 +180,8 @@ def _in_words(summary: Mapping[str, Any]) -> list[str]:
 
 def _counted(of: Mapping[str, Any]) -> tuple[str, ...]:
     rules = (f"{of[rule]} of {of['cells']}" for rule in RULES)
-    return *rules, f"{of['z_mean']:.2f}", f"{of['z_rms']:.2f}"
+    # None where no cell has a finite z: neither the published one nor ours varies.
+    return *rules, *("" if of[z] is None else f"{of[z]:.2f}" for z in ("z_mean", "z_rms"))
 
 
 def _short(judgement: Mapping[Any, Mapping[str, Any]]) -> tuple[list[str], list[tuple[str, ...]]]:

@@ -62,7 +62,7 @@ class Config(NamedTuple):
     weight_decay: float
     scaling: str
     task: str = "paper"
-    """"original" for all rows of a file, where the paper's version leaves some out."""
+    """Or "original": all rows of a file, where the paper's version leaves some out."""
 
 
 class Found(NamedTuple):
