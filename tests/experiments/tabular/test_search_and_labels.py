@@ -39,6 +39,10 @@ def test_a_search_logs_every_configuration_and_cell(folder, capsys, monkeypatch)
     # 2 decays x 2 models x (18 numbers of bins x 3 cells of ECE + 2 of errors).
     assert len(rows) == 2 * 2 * (18 * 3 + 2)
     assert {row["weight_decay"] for row in rows} == {"0", "0.001"}
+    assert {(row["dataset"], row["task"], row["scaling"]) for row in rows} == {
+        ("vehicle", "paper", "standard")
+    }
+    assert None not in rows[0]  # as many names as values
     row = next(r for r in rows if (r["model"], r["n_bins"], r["method"]) == ("mlp", "17", "FL-2-psi"))
     (run,) = (
         r

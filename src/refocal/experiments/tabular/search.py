@@ -39,18 +39,8 @@ DECAYS = (0.0, 1e-4, 5e-4, 1e-3)
 FOLDER = "search"
 """Of the runs, in the folder of the study, whose own runs they must not mix with."""
 HEADER = (
-    *(
-        "dataset",
-        "model",
-        "train_fraction",
-        "weight_decay",
-        "scaling",
-        "trials",
-        "n_bins",
-        "metric",
-        "method",
-    ),
-    *("mean", "published", "difference", "z", "strict"),
+    *("dataset", "task", "model", "train_fraction", "weight_decay", "scaling", "trials", "n_bins"),
+    *("metric", "method", "mean", "published", "difference", "z", "strict"),
 )
 
 
@@ -182,15 +172,9 @@ def _csv(found: Iterable[Found]) -> list[tuple[Any, ...]]:
     return [
         (
             *(cell.dataset, f.config.task, cell.model, f.config.train_fraction or "given"),
-            *(
-                f.config.weight_decay,
-                f.config.scaling,
-                f.trials[cell.dataset],
-                f.n_bins or "",
-                cell.metric,
-                cell.method,
-            ),
-            *(round(cell.mean, 4), cell.published, round(cell.difference, 4), round(cell.z, 3)),
+            *(f.config.weight_decay, f.config.scaling, f.trials[cell.dataset], f.n_bins or ""),
+            *(cell.metric, cell.method, round(cell.mean, 4), cell.published),
+            *(round(cell.difference, 4), round(cell.z, 3)),
             int(cell.strict),
         )
         for f in found
