@@ -187,7 +187,7 @@ def trained(objective, logits, labels):
             lambda own, z, y: trained(own, z, y),
             "loss of Mean must return one number for each row, shape (64,)",
         ),
-        (lambda own, z, y: measure(z, y, own, 10), "log_posterior of Mean must return the shape of logits"),
+        (lambda own, z, y: measure(z, y, own, [10]), "log_posterior of Mean must return the shape of logits"),
         (
             lambda own, z, y: Posterior(own)(torch.tensor(z)),
             "posterior of Mean must return the shape of logits",

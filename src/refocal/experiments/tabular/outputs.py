@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,17 +18,17 @@ from refocal.experiments.files import (
     write_outputs,
 )
 from refocal.experiments.sweeps import Run, origin_text, read_runs
-from refocal.experiments.tabular.study import MODELS
+from refocal.experiments.tabular.explained import explanation
+from refocal.experiments.tabular.judgement import claims, judgement
+from refocal.experiments.tabular.study import BINNED, BINS, MODELS, check_bins
 from refocal.experiments.tabular.tables import (
-    CSV_HEADER,
     TITLES,
-    Agreement,
     Table,
-    agreement,
+    csv_header,
     csv_rows,
-    groups_of,
-    make_table,
+    gather,
     method_names,
+    table_of,
     to_latex,
     to_markdown,
 )
@@ -35,55 +36,80 @@ from refocal.experiments.tabular.tables import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+SUMMARY = "summary.json"
 MODEL_TITLES = {"linear": "linear-in-input model", "mlp": "one hidden layer"}
 
 
-def write_report(out: str | os.PathLike[str], keys: Sequence[str] | None = None) -> list[Path]:
+def write_report(
+    out: str | os.PathLike[str], keys: Sequence[str] | None = None, bins: Sequence[int] | None = None
+) -> list[Path]:
     """Write the files of `refocal.experiments.tabular.report`."""
     runs = [run for run in read_runs(out) if "objectives" in run.config and (keys is None or run.key in keys)]
     if not runs:
         raise FileNotFoundError(f"no tabular run is finished in {out}")
-    models = [model for model in MODELS if any(run.config["model"] == model for run in runs)]
+    gathered = gather(runs)
+    bins = _bins(gathered, bins)
+    models = [model for model in MODELS if any(its_model == model for _, its_model in gathered)]
     partial = sorted({run.config["dataset"] for run in runs if run.result["partial"]})
+    judged = [d for d in dict.fromkeys(dataset for dataset, _ in gathered) if d not in partial]
+    made = f"{_options(runs)}\n{origin_text(runs)}"
+
+    def tables(metric: str, n_bins: int, **options: bool) -> list[Table]:
+        return [table_of(gathered, model, metric, n_bins=n_bins, **options) for model in models]
+
+    summary: dict[str, Any] = {
+        "judgement": {n: judgement(tables("ece", n), tables("error", n), judged) for n in bins},
+        "claims": {n: claims(tables("ece", n), tables("ece", n, extra=True), judged) for n in bins},
+        "runs": len(runs),
+        "seconds": round(sum(run.seconds for run in runs), 1),
+        "models_trained": sum(len(r.config["trials"]) * len(r.config["objectives"]) for r in runs),
+        "partial": partial,
+        "made": made.splitlines(),
+    }
     files: dict[str, bytes] = {}
     cells: list[Sequence[Any]] = []
-    made = f"{_options(runs)}\n{origin_text(runs)}"
-    text = [_introduction(made, partial)]
-    summary: dict[str, Any] = {}
+    other = sorted({d for (d, _), entry in gathered.items() if ("ece", bins[0]) not in entry["metrics"]})
+    if other:
+        made += f"\nNot measured with {bins[0]} bins, so not in those tables: {', '.join(other)}."
+    text = [_introduction(made, partial), *_in_words(summary)]
     for model in models:
         for metric in TITLES:
-            table = make_table(runs, model, metric)
-            cells += csv_rows(table)
-            files[f"{model}-{metric}.tex"] = to_latex(table, made).encode()
-            text.append(f"## {MODEL_TITLES[model]}: {TITLES[metric]}\n\n{to_markdown(table)}")
-            if metric == "ece":
-                groups = groups_of(table, partial)
-                parts = {name: agreement(table, datasets) for name, datasets in groups.items()}
-                whole = agreement(table, [dataset for group in groups.values() for dataset in group])
-                summary[model] = {name: found._asdict() for name, found in (parts | {"all": whole}).items()}
-                text.append(_in_words(parts | {"all": whole}))
+            binned = metric in BINNED
+            some = [table_of(gathered, model, metric, n_bins=n) for n in (bins if binned else bins[:1])]
+            cells += csv_rows(some, len(bins) - 1)
+            for i, table in enumerate(some):
+                name = f"{model}-{metric}" + (f"-{table.n_bins}-bins" if i else "")
+                files[f"{name}.tex"] = to_latex(table, made).encode()
+                text.append(f"## {MODEL_TITLES[model]}: {table.title}\n\n{to_markdown(table)}")
             if metric in ("ece", "nll"):
-                extra = make_table(runs, model, metric, extra=True)
-                cells += csv_rows(extra)
+                more = [
+                    table_of(gathered, model, metric, n_bins=n, extra=True)
+                    for n in (bins if binned else bins[:1])
+                ]
+                cells += csv_rows(more, len(bins) - 1)
                 text.append(
-                    f"### After temperature scaling, {TITLES[metric]}\n\n"
+                    f"### After temperature scaling, {more[0].title}\n\n"
                     "The temperature of each half of the test part is fitted on the other half; – where that "
-                    f"has no error at all.\n\n{to_markdown(extra)}"
+                    f"has no error at all.\n\n{to_markdown(more[0])}"
                 )
-        files |= figure_files(f"{model}-boxes", _boxes(make_table(runs, model, "ece")))
+        shown = table_of(gathered, model, "ece", n_bins=bins[0])
+        if shown.rows:
+            files |= figure_files(f"{model}-boxes", _boxes(shown))
     files["tables.md"] = "\n".join(text).encode()
-    files["tables.csv"] = csv_bytes(CSV_HEADER, cells)
-    files["summary.json"] = json_bytes(
-        {
-            "agreement": summary,
-            "runs": len(runs),
-            "seconds": round(sum(run.seconds for run in runs), 1),
-            "models_trained": sum(len(r.config["trials"]) * len(r.config["objectives"]) for r in runs),
-            "partial": partial,
-            "made": made.splitlines(),
-        }
-    )
+    files["tables.csv"] = csv_bytes(csv_header(bins[1:]), cells)
+    files[SUMMARY] = json_bytes(summary)
     return write_outputs(out, files)
+
+
+def _bins(gathered: Mapping[Any, Mapping[str, Any]], bins: Sequence[int] | None) -> Sequence[int]:
+    """Return the numbers of bins that were asked for, or else those of the published tables and the text."""
+    measured = {name[1] for entry in gathered.values() for name in entry["metrics"] if name[0] == "ece"}
+    if bins is None:
+        return [n for n in BINS if n in measured] or sorted(measured)[:1]
+    check_bins(bins)
+    if missing := sorted(set(bins) - measured):
+        raise ValueError(f"bins must be numbers that runs were measured with, got {missing[0]}")
+    return bins
 
 
 def _options(runs: Sequence[Run]) -> str:
@@ -108,15 +134,116 @@ def _introduction(made: str, partial: Sequence[str]) -> str:
     )
 
 
-def _in_words(parts: Mapping[str, Agreement]) -> str:
-    header = [
-        "data sets",
-        "clear published verdicts that agree",
-        "cells within max(1 point, 3 combined standard errors)",
+RULES = {
+    "strict": "strict",
+    "floor": "or within 1 point",
+    "printed": "or brackets as standard errors",
+}
+
+
+def _in_words(summary: Mapping[str, Any]) -> list[str]:
+    """Return the judgement in Markdown: all counts, each row, and each cell that differs."""
+    text = [
+        "## How far the tables agree with the published ones\n\n"
+        "Strict: |difference| <= 3 sqrt(SD_paper^2 / 10 + SD_ours^2 / 10), with the published brackets as "
+        "standard deviations and no floor. The kinder rules also take what is within 1 point, and what would "
+        "be within 3 standard errors if the brackets were standard errors. z: the difference over that root. "
+        "Clear verdicts: whether psi lowers the ECE, where the published difference is above two combined "
+        "brackets.\n",
+        "\n".join(markdown_table(*_short(summary["judgement"]))) + "\n",
     ]
-    rows = ((name, f"{a.agreed} of {a.verdicts}", f"{a.near} of {a.cells}") for name, a in parts.items())
-    misses = [f"- {miss}" for miss in parts["all"].misses]
-    return "\n".join([*markdown_table(header, rows), "", *misses]) + "\n"
+    for n, found in summary["judgement"].items():
+        groups = found["ece_by_model"] | found["ece_by_group"]
+        rows = [(name, *_counted(of)) for name, of in groups.items() if of["cells"]]
+        header = ["ECE cells", *RULES.values(), "mean z", "rms z"]
+        text.append(f"### {n} bins\n\n" + "\n".join(markdown_table(header, rows)) + "\n")
+        rows = [(name, *_counted(of)) for name, of in found["ece_by_row"].items()]
+        text.append("\n".join(markdown_table(["data set, model", *header[1:]], rows)) + "\n")
+    n, found = next(iter(summary["judgement"].items()))
+    for name, title in (
+        ("not_strict", f"ECE cells ({n} bins) that do not meet the strict rule"),
+        ("far", f"Cells (ECE with {n} bins, error) off by more than 1 point"),
+    ):
+        rows = [
+            (
+                *(f"{c['dataset']}, {c['model']}", c["metric"], c["method"], f"{c['mean']:.2f}"),
+                *(f"{c['published']:.2f}", "" if c["z"] is None else f"{c['z']:.1f}"),
+                explanation(c["dataset"], c["z"]),
+            )
+            for c in found[name]
+        ]
+        header = ["data set, model", "metric", "method", "here", "published", "z", "what was tried"]
+        text.append(f"### {title}: {len(rows)}\n\n" + "\n".join(markdown_table(header, rows)) + "\n")
+    text.append("### What the tables show\n\n" + "\n".join(_claims(summary["claims"])) + "\n")
+    return text
+
+
+def _counted(of: Mapping[str, Any]) -> tuple[str, ...]:
+    rules = (f"{of[rule]} of {of['cells']}" for rule in RULES)
+    # None where no cell has a finite z: neither the published one nor ours varies.
+    return *rules, *("" if of[z] is None else f"{of[z]:.2f}" for z in ("z_mean", "z_rms"))
+
+
+def _short(judgement: Mapping[Any, Mapping[str, Any]]) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Return the header and the rows of the short summary, a column for each number of bins."""
+    rows: list[tuple[str, ...]] = [("data sets", *(str(len(of["data_sets"])) for of in judgement.values()))]
+    for metric in ("ece", "error"):
+        for rule, title in RULES.items():
+            found = (f"{of[metric][rule]} of {of[metric]['cells']}" for of in judgement.values())
+            rows.append((f"{metric} cells, {title}", *found))
+        found = (f"{of[metric]['z_mean']}, {of[metric]['z_rms']}" for of in judgement.values())
+        rows.append((f"{metric} cells, z: mean, rms", *found))
+    for name, part, title in (
+        ("clear_verdicts", "agree", "clear verdicts on psi"),
+        ("clear_verdicts", "psi_always_helps_would_agree", "... that 'psi always helps' would meet"),
+        ("signs", "agree", "all signs of psi"),
+    ):
+        rows.append((title, *(f"{of[name][part]} of {of[name]['pairs']}" for of in judgement.values())))
+    bold = (f"{of['boldface']['agree']} of {of['boldface']['cells']}" for of in judgement.values())
+    far = (str(sum(c["metric"] == "ece" for c in of["far"])) for of in judgement.values())
+    rows += [("boldface as published", *bold), ("ECE cells off by more than 1 point", *far)]
+    return ["", *(f"{n} bins" for n in judgement)], rows
+
+
+def _claims(found: Mapping[Any, Mapping[str, Any]]) -> list[str]:
+    """Return what the paper says of its tables, as counted here, in sentences."""
+    lines = []
+    for n, of in found.items():
+        for model in MODELS:
+            if model not in of:
+                continue
+            c = of[model]
+            against, paper = c["psi_against_ce"], c["psi_against_ce"]["published"]
+            lines += [
+                f"- {n} bins, {model}: the raw ECE rises with every step of gamma in "
+                f"{c['ece_rises_with_every_gamma']} of {c['data_sets']} data sets (published: "
+                f"{c['ece_rises_with_every_gamma_published']}).",
+                f"- {n} bins, {model}: psi against cross entropy, ECE of {against['pairs']} pairs: clearly "
+                f"smaller {against['clearly_better']}, no clear difference {against['no_clear_difference']}, "
+                f"clearly larger {against['clearly_worse']} (two-sided Welch test at 5 %); "
+                f"{against['within_1_point']} within 1 point, median difference "
+                f"{against['median_difference']} points. Published numbers, by two combined standard errors: "
+                f"{paper['clearly_better']}, {paper['no_clear_difference']}, {paper['clearly_worse']}.",
+            ]
+        ts = of["temperature_against_psi"]
+        lines.append(
+            f"- {n} bins: a temperature fitted on labelled rows (the other half of the test part) has a "
+            "smaller ECE than psi, which needs no labels, in "
+            f"{ts['smaller_ece_by_temperature']} of the {ts['compared']} comparisons in which it could be "
+            "fitted."
+        )
+    return lines
+
+
+def short_summary(out: str | os.PathLike[str]) -> str:
+    """Return the judgement of ``summary.json`` as aligned text."""
+    summary = json.loads((Path(out) / SUMMARY).read_text(encoding="utf-8"))
+    header, rows = _short(summary["judgement"])
+    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
+    lines = (
+        "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in (header, *rows)
+    )
+    return "\n".join(lines)
 
 
 def _boxes(table: Table) -> Figure:

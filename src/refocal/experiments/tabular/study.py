@@ -27,6 +27,11 @@ MODELS = ("linear", "mlp")
 SCALINGS = ("auto", "standard", "minmax", "pixels", "none")
 METHODS = ("raw", "psi", "ts_nll", "ts_fl", "psi_ts_fl")
 METRICS = ("ece", "classwise_ece", "nll", "error")
+BINNED = ("ece", "classwise_ece")
+BINS = (15, 10)
+"""Of the tables: what the published numbers fit, and what the paper's text says (docs/reproduce.md)."""
+SCANNED = tuple(range(8, 26))
+"""Numbers of bins that a study measures in any case, so that another one needs no new training."""
 WORK_PER_RUN = 2e12
 """Multiplications after which the trials of an experiment are divided into several runs."""
 
@@ -63,6 +68,16 @@ class Task:
     """Binary: these classes against the others."""
     rows: int | None = None
     """The first rows only."""
+    missing: tuple[int, ...] = ()
+    """Features that say "not known" by a 1: rows with one, and features that are then constant, are out."""
+
+    def complete(self, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> tuple[Any, Any]:
+        """Return the rows in which nothing is missing."""
+        if not self.missing:
+            return x, y
+        known = (x[:, list(self.missing)] == 0).all(axis=1)
+        x, y = x[known], y[known]
+        return x[:, np.ptp(x, axis=0) > 0], y
 
 
 PAPER_TASKS = {
@@ -72,6 +87,7 @@ PAPER_TASKS = {
     "image": Task("image", positive=(3, 4, 6)),
     "waveform": Task("waveform-21", positive=(2,)),
     "splice": Task("splice-binary"),
+    "mushroom": Task("mushroom", missing=(51,)),
 }
 
 
@@ -93,7 +109,7 @@ class Experiment:
         scaling: Of the features, by the training part: "standard", "minmax" to [0, 1], "pixels" from 0..255
             to [0, 1], or "none". "auto": "pixels" for images, "standard" for tables.
         recipe: How to train.
-        n_bins: Of the calibration errors.
+        n_bins: Of the calibration errors: one number, or several that are all measured.
         seed: Of all trials.
         data: A folder of ``.npz`` files.
 
@@ -110,7 +126,7 @@ class Experiment:
     train_fraction: float | None = None
     scaling: str = "auto"
     recipe: Recipe = Recipe()
-    n_bins: int = 10
+    n_bins: int | tuple[int, ...] = BINS[0]
     seed: int = 0
     data: str | None = None
 
@@ -126,8 +142,9 @@ class Experiment:
             raise ValueError(f"train_fraction must be between 0 and 1, got {self.train_fraction}")
         if len(set(self.trials)) < len(self.trials) or min(self.trials) < 0:
             raise ValueError(f"trials must be different numbers >= 0, got {self.trials}")
-        if self.seed < 0 or self.n_bins < 1:
-            raise ValueError(f"seed must be >= 0 and n_bins >= 1, got {self.seed} and {self.n_bins}")
+        if self.seed < 0:
+            raise ValueError(f"seed must be >= 0, got {self.seed}")
+        check_bins((self.n_bins,) if isinstance(self.n_bins, int) else self.n_bins)
 
     def config(self) -> dict[str, Any]:
         """Return all that decides the numbers, as JSON."""
@@ -135,15 +152,23 @@ class Experiment:
         del config["data"]
         config["objectives"] = [objective.to_dict() for objective in self.objectives]
         config["trials"] = list(self.trials)
+        config["n_bins"] = self.n_bins if isinstance(self.n_bins, int) else list(self.n_bins)
+        if self._task.missing:
+            config["complete"] = True  # the first runs were on all rows
         config["recipe"] = dataclasses.asdict(self.recipe)
         return config
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], data: str | None = None) -> Experiment:
         """Return the experiment of a `config`."""
-        values = {name: value for name, value in config.items() if name != "sha256"}
+        values = {name: value for name, value in config.items() if name not in ("sha256", "complete")}
+        paper = PAPER_TASKS.get(config["dataset"])
+        if paper and paper.missing and not config.get("complete"):
+            values["task"] = "original"  # a run from when the paper's version was not known
         values["objectives"] = tuple(objective_from_dict(d) for d in values["objectives"])
         values["trials"] = tuple(values["trials"])
+        if not isinstance(values["n_bins"], int):
+            values["n_bins"] = tuple(values["n_bins"])
         values["recipe"] = Recipe(**values["recipe"])
         return cls(**values, data=data)
 
@@ -171,7 +196,7 @@ class Experiment:
             x, y = np.concatenate([x, x_test]), np.concatenate([y, y_test])
             x_test = y_test = None
         task = self._task
-        x, y = x[: task.rows], y[: task.rows]
+        x, y = task.complete(x[: task.rows], y[: task.rows])
         n_classes = found.n_classes
         if task.positive:
             y, n_classes = np.isin(y, task.positive).astype(np.int64), 2
@@ -203,6 +228,7 @@ def experiments_of(
     trials: int = 10,
     epochs: int = 50,
     weight_decay: float = 0.0,
+    bins: Sequence[int] = (),
     **options: Any,
 ) -> list[Experiment]:
     """Return an experiment for each model and data set.
@@ -214,6 +240,7 @@ def experiments_of(
         trials: How many.
         epochs: Of the training.
         weight_decay: Of the training.
+        bins: Numbers of bins to measure beside `SCANNED`.
         **options: More fields of `Experiment`.
 
     Raises:
@@ -223,6 +250,7 @@ def experiments_of(
         raise ValueError(f"trials and epochs must be at least 1, got {trials} and {epochs}")
     objectives = tuple(Focal(float(gamma)) for gamma in gammas)
     recipe = Recipe(epochs=epochs, weight_decay=weight_decay)
+    n_bins = tuple(sorted({*SCANNED, *bins}))
     if datasets is None:
         known = [name for name in names("tabular") if REGISTRY[name].paper is not None]
         task, data = options.get("task", "paper"), options.get("data")
@@ -231,7 +259,13 @@ def experiments_of(
             raise ValueError("no data set is here: give --data or REFOCAL_DATA, or `refocal data fetch NAME`")
     return [
         Experiment(
-            dataset, model, objectives=objectives, trials=tuple(range(trials)), recipe=recipe, **options
+            dataset,
+            model,
+            objectives=objectives,
+            trials=tuple(range(trials)),
+            recipe=recipe,
+            n_bins=n_bins,
+            **options,
         )
         for model in models
         for dataset in datasets
@@ -271,6 +305,7 @@ def run(
     experiments: Sequence[Experiment],
     out: str | os.PathLike[str],
     *,
+    bins: Sequence[int] | None = None,
     workers: Workers | None = None,
     tell: Callable[[Path], None] | None = None,
 ) -> list[Path]:
@@ -279,6 +314,7 @@ def run(
     Args:
         experiments: What to train; their ``data`` is one folder.
         out: The folder of the results.
+        bins: Of the tables, as for `report`.
         workers: Who does the runs; None: this process, or those of torchrun, one run after the other.
         tell: Called with each file of the report.
 
@@ -289,18 +325,42 @@ def run(
     with needs("the tabular study", "torch"):
         from refocal.experiments.tabular.training import run_config
 
+    if bins is not None:
+        check_bins(bins)
+    do = functools.partial(run_config, data=data_folder(experiments))
+    configs = configs_of(experiments)
+    keys = [run_key(config) for config in configs]
+    return carry_out(configs, do, out, lambda: report(out, keys, bins=bins), workers=workers, tell=tell)
+
+
+def check_bins(bins: Sequence[int]) -> None:
+    """Check numbers of bins.
+
+    Raises:
+        ValueError: If there is none, or one is too small or there twice.
+    """
+    if not bins or min(bins) < 1 or len(set(bins)) < len(bins):
+        raise ValueError(f"bins must be different numbers >= 1, got {', '.join(map(str, bins)) or 'none'}")
+
+
+def data_folder(experiments: Sequence[Experiment]) -> str | None:
+    """Return the absolute path of the data of all experiments, for workers; None for no folder.
+
+    A worker on another machine, or one that was there before, has another environment and folder.
+
+    Raises:
+        ValueError: If experiments have different folders.
+    """
     folders = {experiment.data for experiment in experiments}
     if len(folders) > 1:
         raise ValueError(f"data must be one folder for all experiments, got {len(folders)}")
-    # A worker on another machine, or one that was there before, has another environment and folder.
     data = next(iter(folders), None) or os.environ.get("REFOCAL_DATA")
-    do = functools.partial(run_config, data=None if data is None else os.path.abspath(data))
-    configs = configs_of(experiments)
-    keys = [run_key(config) for config in configs]
-    return carry_out(configs, do, out, lambda: report(out, keys), workers=workers, tell=tell)
+    return None if data is None else os.path.abspath(data)
 
 
-def report(out: str | os.PathLike[str], keys: Sequence[str] | None = None) -> list[Path]:
+def report(
+    out: str | os.PathLike[str], keys: Sequence[str] | None = None, *, bins: Sequence[int] | None = None
+) -> list[Path]:
     """Make the tables and figures of finished runs of a folder, without training.
 
     Files: ``tables.md``, ``tables.csv``, ``summary.json``, and for each model the tables in LaTeX and the
@@ -309,15 +369,26 @@ def report(out: str | os.PathLike[str], keys: Sequence[str] | None = None) -> li
     Args:
         out: The folder that `run` wrote to.
         keys: Only these runs; by default all, which must differ in data sets, models and trials only.
+        bins: Numbers of bins of the calibration errors: the first is that of the figures, the others stand
+            beside it. None: 15 and 10, as far as the runs were measured with them.
 
     Raises:
         FileNotFoundError: If no such run is finished in the folder.
-        ValueError: If the runs do not belong into one table.
+        ValueError: If no run was measured with one of these numbers of bins, or the runs do not belong
+            into one table.
     """
     with needs("a report", "scipy"):
         from refocal.experiments.tabular.outputs import write_report
 
-    return write_report(out, keys)
+    return write_report(out, keys, bins)
+
+
+def summary_text(out: str | os.PathLike[str]) -> str:
+    """Return the judgement of the last `report` of a folder as a short table for the terminal."""
+    with needs("a report", "scipy"):
+        from refocal.experiments.tabular.outputs import short_summary
+
+    return short_summary(out)
 
 
 def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""The tables of the tabular study, each with the published value beside ours, and how far they agree."""
+"""The tables of the tabular study, each with the published value beside ours."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from refocal import objective_from_dict
 from refocal.experiments.data import REGISTRY
 from refocal.experiments.files import markdown_table, published_numbers
 from refocal.experiments.sweeps import Run, origin_of
-from refocal.experiments.tabular.study import PAPER_TASKS
+from refocal.experiments.tabular.study import BINNED, BINS
 
 TITLES = {
-    "ece": "ECE (10 bins, in %)",
+    "ece": "ECE ({} bins, in %)",
     "error": "classification error (in %)",
-    "classwise_ece": "classwise ECE (10 bins, in %)",
+    "classwise_ece": "classwise ECE ({} bins, in %)",
     "nll": "negative log-likelihood (mean)",
 }
 PERCENT = ("ece", "error", "classwise_ece")
@@ -29,10 +29,11 @@ EARLIER = {"err": "error"}
 
 
 class Published(NamedTuple):
-    """A number of the paper's tables, with the spread printed beside it."""
+    """A number of the paper's tables, with the spread printed beside it, and whether it is in boldface."""
 
     mean: float
     spread: float
+    bold: bool
 
 
 class Cell(NamedTuple):
@@ -51,23 +52,17 @@ class Table:
 
     model: str
     metric: str
+    n_bins: int | None
+    """Of a calibration error."""
     columns: tuple[str, ...]
     rows: dict[str, dict[str, Cell]]
     made: dict[str, tuple[Any, ...]]
     """What made each row: trials, epochs, weight decay, objectives, commits and machines."""
 
-
-class Agreement(NamedTuple):
-    """How far a table of calibration errors agrees with the published one."""
-
-    verdicts: int
-    """Clear published verdicts (psi better or worse than raw, above two combined standard errors)."""
-    agreed: int
-    cells: int
-    near: int
-    """Cells within max(1 point, 3 combined standard errors)."""
-    misses: tuple[str, ...]
-    """Each cell or verdict that differs, in words."""
+    @property
+    def title(self) -> str:
+        """What the numbers are."""
+        return TITLES[self.metric].format(self.n_bins)
 
 
 def published() -> dict[tuple[str, str, str, str], Published]:
@@ -75,11 +70,11 @@ def published() -> dict[tuple[str, str, str, str], Published]:
 
     Example:
         >>> published()["Australian", "linear", "FL-2-psi", "ece"]
-        Published(mean=4.55, spread=0.84)
+        Published(mean=4.55, spread=0.84, bold=True)
     """
     return {
         (row["dataset"], row["model"], row["method"], row["metric"]): Published(
-            float(row["mean"]), float(row["se"])
+            float(row["mean"]), float(row["se"]), row["bold"] == "1"
         )
         for row in published_numbers()
         if row["paradigm"] == "standard"
@@ -89,7 +84,8 @@ def published() -> dict[tuple[str, str, str, str], Published]:
 def gather(runs: Sequence[Run]) -> dict[tuple[str, str], dict[str, Any]]:
     """Return the trials of each (data set, model) put together, in their order.
 
-    A trial that several runs have is taken from the one with most trials.
+    The name of a calibration error is a pair with its number of bins: ``("ece", 15)``. A trial that several
+    runs have is taken from the one with most trials.
     """
     together: dict[tuple[str, str], list[Run]] = {}
     for run in sorted(runs, key=lambda run: -len(run.config["trials"])):
@@ -106,7 +102,7 @@ def gather(runs: Sequence[Run]) -> dict[tuple[str, str], dict[str, Any]]:
                     f"runs of {dataset}, {model} must differ in their trials only, got different "
                     f"{', '.join(other)}"
                 )
-            tables = {EARLIER.get(name, name): table for name, table in run.result["metrics"].items()}
+            tables = _metrics_of(run)
             for i, trial in enumerate(run.config["trials"]):
                 trials.setdefault(trial, {name: table[i] for name, table in tables.items()})
         metrics = trials[first["trials"][0]]
@@ -117,6 +113,17 @@ def gather(runs: Sequence[Run]) -> dict[tuple[str, str], dict[str, Any]]:
             "made": _made(some, len(trials)),
         }
     return result
+
+
+def _metrics_of(run: Run) -> dict[Any, Any]:
+    """Return the numbers of a run, of one number of bins or of several, by metric."""
+    tables: dict[Any, Any] = {EARLIER.get(k, k): table for k, table in run.result["metrics"].items()}
+    n_bins = run.config["n_bins"]
+    if isinstance(n_bins, int):
+        return {(name, n_bins) if name in BINNED else name: table for name, table in tables.items()}
+    for name, array in run.arrays().items():
+        tables |= {(name, n): array[..., i].astype(np.float64) for i, n in enumerate(n_bins)}
+    return tables
 
 
 def _made(runs: Sequence[Run], trials: int) -> tuple[Any, ...]:
@@ -138,25 +145,43 @@ def method_names(config: Mapping[str, Any]) -> list[str]:
     return names
 
 
-def make_table(runs: Sequence[Run], model: str, metric: str, extra: bool = False) -> Table:
-    """Return a table as in the paper's appendix.
+def make_table(
+    runs: Sequence[Run], model: str, metric: str, *, n_bins: int = BINS[0], extra: bool = False
+) -> Table:
+    """Return a table as in the paper's appendix; data sets without this number of bins have no row.
 
     Args:
         runs: Of one sweep.
         model: "linear" or "mlp".
         metric: "ece", "error", "classwise_ece" or "nll".
+        n_bins: Of a calibration error.
         extra: The temperature methods instead of the paper's.
     """
+    return table_of(gather(runs), model, metric, n_bins=n_bins, extra=extra)
+
+
+def table_of(
+    gathered: Mapping[tuple[str, str], dict[str, Any]],
+    model: str,
+    metric: str,
+    *,
+    n_bins: int = BINS[0],
+    extra: bool = False,
+    bold: bool = True,
+) -> Table:
+    """Return `make_table` of what `gather` returned; ``bold=False`` leaves out the tests, which take time."""
     known = published()
     factor = 100.0 if metric in PERCENT else 1.0
     rows: dict[str, dict[str, Cell]] = {}
     columns: list[str] = []
-    gathered = gather(runs)
+    key = (metric, n_bins) if metric in BINNED else metric
     order = {name: i for i, name in enumerate(REGISTRY)}
-    datasets = [dataset for dataset, its_model in gathered if its_model == model]
+    datasets = [
+        d for (d, its_model), entry in gathered.items() if its_model == model and key in entry["metrics"]
+    ]
     for dataset in sorted(datasets, key=lambda name: order.get(name, len(order))):
         entry = gathered[dataset, model]
-        values = factor * entry["metrics"][metric]
+        values = factor * entry["metrics"][key]
         names = method_names(entry["config"])
         methods = entry["methods"]
         picked: dict[str, Any] = {}
@@ -178,20 +203,20 @@ def make_table(runs: Sequence[Run], model: str, metric: str, extra: bool = False
                         picked[f"{name}-psi"] = values[:, g, methods.index("psi")]
         source = REGISTRY.get(dataset)
         paper = source.paper if source else None
-        bold = _not_worse(picked)
+        best = _not_worse(picked) if bold else set()
         rows[dataset] = {
             name: Cell(
                 tuple(v.tolist()),
                 float(v.mean()),
                 float(v.std(ddof=1) / math.sqrt(len(v))) if len(v) > 1 else math.nan,
-                name in bold,
+                name in best,
                 known.get((paper, model, name, metric)) if paper else None,
             )
             for name, v in picked.items()
         }
         columns += [name for name in picked if name not in columns]
     made = {dataset: gathered[dataset, model]["made"] for dataset in rows}
-    return Table(model, metric, tuple(columns), rows, made)
+    return Table(model, metric, n_bins if metric in BINNED else None, tuple(columns), rows, made)
 
 
 def _not_worse(methods: Mapping[str, Any]) -> set[str]:
@@ -204,65 +229,19 @@ def _not_worse(methods: Mapping[str, Any]) -> set[str]:
     for name, v in finite.items():
         if name == best or len(v) < 2:
             continue
-        worse = _p_value_greater(v, finite[best]) < 0.05
+        worse = p_value_greater(v, finite[best]) < 0.05
         if not worse:
             result.add(name)
     return result
 
 
-def _p_value_greater(a: Any, b: Any) -> float:
+def p_value_greater(a: Any, b: Any) -> float:
     """Return the p-value of Welch's test that the mean of a is greater; 0 or 1 where nothing varies."""
     if np.ptp(a) == np.ptp(b) == 0:
         return float(np.mean(a) <= np.mean(b))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # where one of the two hardly varies
         return float(stats.ttest_ind(a, b, equal_var=False, alternative="greater").pvalue)
-
-
-SEARCHED = ("letter", "pendigits", "satimage", "japanese-vowels", "banknote", "mushroom")
-"""Data sets whose published tables the options of the protocol were chosen by."""
-CHOSEN = (*PAPER_TASKS, "mnist")
-"""Data sets whose own published tables say which version, or which scaling of pixels, is meant."""
-
-
-def groups_of(table: Table, partial: Sequence[str]) -> dict[str, list[str]]:
-    """Return the judged data sets of a table by what their agreement can tell; the last is a confirmation."""
-    judged = [dataset for dataset in table.rows if dataset not in partial]
-    return {
-        "protocol searched by it": [d for d in judged if d in SEARCHED],
-        "version chosen by it": [d for d in judged if d in CHOSEN],
-        "confirmed on it": [d for d in judged if d not in SEARCHED and d not in CHOSEN],
-    }
-
-
-def agreement(table: Table, datasets: Sequence[str]) -> Agreement:
-    """Return how far some rows of a table of ECE agree with the published ones."""
-    verdicts = agreed = cells = near = 0
-    misses = []
-    for dataset, row in table.rows.items():
-        if dataset not in datasets:
-            continue
-        for name, cell in row.items():
-            if cell.published is None:
-                continue
-            cells += 1
-            spread = 3 * math.hypot(cell.standard_error, cell.published.spread)
-            if abs(cell.mean - cell.published.mean) <= max(1.0, spread):
-                near += 1
-            else:
-                misses.append(f"{dataset}, {name}: {cell.mean:.2f}, published {cell.published.mean:.2f}")
-            after = row.get(f"{name}-psi")
-            if after is None or after.published is None:
-                continue
-            gap = cell.published.mean - after.published.mean
-            if abs(gap) > 2 * math.hypot(cell.published.spread, after.published.spread):
-                verdicts += 1
-                if (cell.mean - after.mean) * gap > 0:
-                    agreed += 1
-                else:
-                    effect = "helps" if gap > 0 else "hurts"
-                    misses.append(f"{dataset}, {name}: psi {effect} in the paper, not here")
-    return Agreement(verdicts, agreed, cells, near, tuple(misses))
 
 
 def to_markdown(table: Table) -> str:
@@ -313,17 +292,34 @@ def _latex(cell: Cell | None) -> str:
     return rf"\textbf{{{text}}}" if cell.bold else text
 
 
-CSV_HEADER = (
-    *("dataset", "model", "metric", "method", "mean", "se", "bold", "paper_mean", "paper_spread"),
-    *("trials", "epochs", "weight_decay", "objectives", "commit", "machine"),
-)
+MADE = ("trials", "epochs", "weight_decay", "objectives", "commit", "machine")
 
 
-def csv_rows(table: Table) -> list[tuple[Any, ...]]:
-    """Return one row for each cell, in the order of `CSV_HEADER`."""
+def csv_header(others: Sequence[int] = ()) -> list[str]:
+    """Return the names of the columns of `csv_rows`."""
+    names = ["dataset", "model", "metric", "method", "n_bins", "mean", "se", "bold"]
+    names += [f"{name}_{n}_bins" for n in others for name in ("mean", "se", "bold")]
+    return [*names, "paper_mean", "paper_spread", "paper_bold", *MADE]
+
+
+def csv_rows(tables: Sequence[Table], n_others: int = 0) -> list[tuple[Any, ...]]:
+    """Return one row for each cell, in the order of `csv_header`.
+
+    Args:
+        tables: Of one metric and model: first that of the main number of bins, then those of the others. A
+            metric without bins has one, and leaves the columns of the others empty.
+        n_others: How many others the header has.
+    """
     rows: list[tuple[Any, ...]] = []
-    for dataset, row in table.rows.items():
-        for name, cell in row.items():
-            numbers = (cell.mean, cell.standard_error, int(cell.bold), *(cell.published or ("", "")))
-            rows.append((dataset, table.model, table.metric, name, *numbers, *table.made[dataset]))
+    empty = ("", "", "")
+    made = {dataset: of for table in reversed(tables) for dataset, of in table.made.items()}
+    names = {(d, name): None for table in tables for d, row in table.rows.items() for name in row}
+    for dataset, name in names:
+        found = [table.rows.get(dataset, {}).get(name) for table in tables]
+        numbers = [(c.mean, c.standard_error, int(c.bold)) if c else empty for c in found]
+        numbers += [empty] * (1 + n_others - len(numbers))
+        paper = next((c.published for c in found if c and c.published), None)
+        of_paper = (paper.mean, paper.spread, int(paper.bold)) if paper else empty
+        first = (dataset, tables[0].model, tables[0].metric, name, tables[0].n_bins or "")
+        rows.append((*first, *(x for some in numbers for x in some), *of_paper, *made[dataset]))
     return rows

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,12 +14,27 @@ from refocal.experiments.data import Dataset, find
 from refocal.experiments.files import sha256_of
 from refocal.experiments.sweeps.devices import torch_threads
 from refocal.experiments.tabular.batched import Models, Trial, train
-from refocal.experiments.tabular.study import METHODS, METRICS, Experiment
+from refocal.experiments.tabular.study import BINNED, METHODS, METRICS, Experiment
 from refocal.objectives import Objective, log_posterior_of
 
 
-def run_config(config: Mapping[str, Any], data: str | None = None) -> dict[str, Any]:
-    """Do one run of a sweep.
+def run_config(
+    config: Mapping[str, Any], data: str | None = None
+) -> dict[str, Any] | tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
+    """Do one run of a sweep; the calibration errors of several numbers of bins are its arrays.
+
+    Raises:
+        ValueError: If the data are not those that the config was made for.
+    """
+    experiment = experiment_of(config, data)
+    result = run_experiment(experiment)
+    if isinstance(experiment.n_bins, int):
+        return result
+    return result, {name: np.array(result["metrics"].pop(name), np.float32) for name in BINNED}
+
+
+def experiment_of(config: Mapping[str, Any], data: str | None = None) -> Experiment:
+    """Return the experiment of the config of a run.
 
     Raises:
         ValueError: If the data are not those that the config was made for.
@@ -28,22 +43,35 @@ def run_config(config: Mapping[str, Any], data: str | None = None) -> dict[str, 
     path = find(experiment.file, data)
     if path is not None and config.get("sha256") not in (None, sha256_of(path)):
         raise ValueError(f"{path} is not the file that this run is for: its checksum differs")
-    return run_experiment(experiment)
+    return experiment
 
 
 def run_experiment(experiment: Experiment) -> dict[str, Any]:
     """Train and measure.
 
     Returns:
-        ``metrics[metric][trial][objective][method]`` as nested lists, with the names of each axis. A
-        temperature that cannot be fitted (no error on the rows it is fitted on) gives NaN.
+        ``metrics[metric][trial][objective][method]`` as nested lists, with the names of each axis; the
+        calibration errors have an axis more where ``n_bins`` are several. A temperature that cannot be
+        fitted (no error on the rows it is fitted on) gives NaN.
     """
     experiment, data = experiment.load()
     with torch_threads(1):  # the models are small, and the numbers must not depend on the machine
-        return _trained(experiment, data)
+        return _measured(experiment, data)
 
 
-def _trained(experiment: Experiment, data: Dataset) -> dict[str, Any]:
+class Trained(NamedTuple):
+    """What was trained of an experiment, on its test rows."""
+
+    n_train: int
+    n_features: int
+    logits: tuple[np.ndarray[Any, Any], ...]
+    """Of each trial, (objectives, rows, classes)."""
+    labels: tuple[np.ndarray[Any, Any], ...]
+    """Of each trial."""
+
+
+def train_experiment(experiment: Experiment, data: Dataset) -> Trained:
+    """Train every model of an experiment that was `load`ed, with its data."""
     n_given = None
     x, y = torch.from_numpy(data.X.astype(np.float32)), torch.from_numpy(data.y)
     if data.X_test is not None and data.y_test is not None:
@@ -52,23 +80,35 @@ def _trained(experiment: Experiment, data: Dataset) -> dict[str, Any]:
         n_given = len(data.X)
     trials, tests = zip(*(split(experiment, x, trial, n_given) for trial in experiment.trials), strict=True)
     models = train(x, y, trials, experiment.objectives, data.n_classes, experiment.model, experiment.recipe)
-    metrics = np.full(
-        (len(experiment.trials), len(experiment.objectives), len(METHODS), len(METRICS)), np.nan
-    )
+    logits = []
     for t, (trial, test) in enumerate(zip(trials, tests, strict=True)):
         one = Models(tuple((w[:, t : t + 1], b[:, t : t + 1]) for w, b in models.layers))
         inputs = (x[test] - trial.center) / trial.scale
-        logits = one.logits(inputs.unsqueeze(0))[0].double().numpy()
+        logits.append(one.logits(inputs.unsqueeze(0))[0].double().numpy())
+    labels = tuple(y[test].numpy() for test in tests)
+    return Trained(len(trials[0].rows), x.shape[1], tuple(logits), labels)
+
+
+def _measured(experiment: Experiment, data: Dataset) -> dict[str, Any]:
+    trained = train_experiment(experiment, data)
+    bins = (experiment.n_bins,) if isinstance(experiment.n_bins, int) else experiment.n_bins
+    shape = (len(experiment.trials), len(experiment.objectives), len(METHODS), len(METRICS), len(bins))
+    metrics = np.full(shape, np.nan)
+    for t, (logits, labels) in enumerate(zip(trained.logits, trained.labels, strict=True)):
         for g, objective in enumerate(experiment.objectives):
-            metrics[t, g] = measure(logits[g], y[test].numpy(), objective, experiment.n_bins)
+            metrics[t, g] = measure(logits[g], labels, objective, bins)
+    several = () if isinstance(experiment.n_bins, int) else BINNED
     return {
-        "n_train": len(trials[0].rows),
-        "n_test": len(tests[0]),
-        "n_features": x.shape[1],
+        "n_train": trained.n_train,
+        "n_test": len(trained.labels[0]),
+        "n_features": trained.n_features,
         "n_classes": data.n_classes,
         "partial": data.partial,
         "methods": list(METHODS),
-        "metrics": {name: metrics[..., i].tolist() for i, name in enumerate(METRICS)},
+        "metrics": {
+            name: (metrics[..., i, :] if name in several else metrics[..., i, 0]).tolist()
+            for i, name in enumerate(METRICS)
+        },
     }
 
 
@@ -107,9 +147,9 @@ def _scaling(rows: Tensor, kind: str) -> tuple[Tensor, Tensor]:
 
 
 def measure(
-    logits: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], objective: Objective, n_bins: int
+    logits: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], objective: Objective, bins: Sequence[int]
 ) -> np.ndarray[Any, Any]:
-    """Return the metrics (methods, metrics) of one model on the test part."""
+    """Return the metrics (methods, metrics, numbers of bins) of one model on the test part."""
     gamma = objective.plain_gamma
     scalings = {"ts_nll": TemperatureScaling(objective="nll")}
     if gamma is not None:
@@ -123,18 +163,22 @@ def measure(
         "ts_fl": (softmax, fitted.get("ts_fl")),
         "psi_ts_fl": (objective, fitted.get("ts_fl")),
     }
-    result = np.full((len(METHODS), len(METRICS)), np.nan)
+    result = np.full((len(METHODS), len(METRICS), len(bins)), np.nan)
     for i, method in enumerate(METHODS):
         link, z = plan[method]
         if z is not None:
             log_probs = log_posterior_of(link, z)
             probs = np.exp(log_probs)
-            result[i] = (
-                ece(probs, labels, n_bins),
-                classwise_ece(probs, labels, n_bins),
-                nll(log_probs, labels, from_logits=True),  # in log space: a probability could round to 0
-                error_rate(probs, labels),
-            )
+            found = {
+                "ece": [ece(probs, labels, n) for n in bins],
+                "classwise_ece": [classwise_ece(probs, labels, n) for n in bins],
+                "nll": nll(
+                    log_probs, labels, from_logits=True
+                ),  # in log space: a probability could round to 0
+                "error": error_rate(probs, labels),
+            }
+            for j, name in enumerate(METRICS):
+                result[i, j] = found[name]
     return result
 
 

@@ -1,0 +1,330 @@
+"""Psi against what is fitted on labelled rows, by how many of these there are.
+
+Psi needs no labels. A temperature needs some, and is the better the more there are: where do they cross?
+A few models are trained for each data set. Of the test rows of one of them, n are drawn as labelled ones, 20
+times in all, in turn of each model; every method is measured on the test rows that were not drawn.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from refocal import Focal, FocalTemperatureScaling, TemperatureScaling, choose_calibration, ece, nll
+from refocal.experiments.files import csv_bytes, figure_files, json_bytes, markdown_table, write_outputs
+from refocal.experiments.sweeps import Run, Workers, carry_out, origin_text, read_runs, run_key
+from refocal.experiments.tabular.study import BINS, Experiment, configs_of, data_folder
+from refocal.extras import needs
+from refocal.objectives import log_posterior_of
+from refocal.plots import new_figure, share_legend
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LABELS = (10, 30, 100, 300, 1000, 3000)
+DRAWS = 20
+LABELLED = {
+    "ts_nll": "temperature (NLL)",
+    "focal_ts": "focal temperature",
+    "chosen": "choose_calibration",
+}
+METHODS = {"raw": "raw", "psi": "psi, no labels", **LABELLED}
+MEASURES = {"ece": f"ECE ({BINS[0]} bins, in %)", "nll": "NLL"}
+FOLDER = "labels"
+"""Of the runs, in the folder of the study, whose own runs they must not mix with."""
+
+
+def label_configs(
+    experiments: Sequence[Experiment], labels: Sequence[int] = LABELS, draws: int = DRAWS
+) -> list[dict[str, Any]]:
+    """Return a config for each experiment: its own, with the numbers of labels and of draws."""
+    # The draws are over all trials of a data set, so these are not divided into several runs.
+    firsts = ((configs_of([experiment])[0], experiment.trials) for experiment in experiments)
+    return [
+        {"labels": list(labels), "draws": draws, "model": config | {"trials": list(trials)}}
+        for config, trials in firsts
+    ]
+
+
+def run_labels(config: Mapping[str, Any], data: str | None = None) -> dict[str, Any]:
+    """Train the models of one data set, then fit and measure every method on every draw.
+
+    Returns:
+        ``measures[measure][method]``: for each number of labels the value of each draw; ``unfitted[method]``:
+        how many draws had no fit. A temperature without a fit is 1, a choice without one is psi.
+    """
+    with needs("the tabular study", "torch"):
+        from refocal.experiments.sweeps.devices import torch_threads
+        from refocal.experiments.tabular.training import experiment_of, train_experiment
+
+    experiment, found = experiment_of(config["model"], data).load()
+    with torch_threads(1):
+        trained = train_experiment(experiment, found)
+    (objective,) = experiment.objectives
+    n_test = len(trained.labels[0])
+    # At most half of the test rows: the others are those that all methods are measured on.
+    sizes = [n for n in config["labels"] if 2 * n <= n_test]
+    values = {
+        measure: {m: np.full((len(sizes), config["draws"]), np.nan) for m in METHODS} for measure in MEASURES
+    }
+    unfitted = {method: [0] * len(sizes) for method in LABELLED}
+    links = {"raw": Focal(0.0), "psi": objective}
+    for draw in range(config["draws"]):
+        (logits,), labels = (
+            of_trials[draw % len(trained.labels)] for of_trials in (trained.logits, trained.labels)
+        )
+        free = {name: log_posterior_of(link, logits) for name, link in links.items()}
+        order = np.random.default_rng([experiment.seed, draw]).permutation(n_test)
+        for i, n in enumerate(sizes):
+            fit, rest = order[:n], order[n:]
+            log_probs = {name: of_all[rest] for name, of_all in free.items()}
+            for method, fallback in (("ts_nll", "raw"), ("focal_ts", "psi"), ("chosen", "psi")):
+                try:
+                    log_probs[method] = _fitted(method, objective, logits[fit], labels[fit], logits[rest])
+                except ValueError:
+                    unfitted[method][i] += 1
+                    log_probs[method] = log_probs[fallback]
+            for method, of_rest in log_probs.items():
+                values["ece"][method][i, draw] = 100 * ece(np.exp(of_rest), labels[rest], BINS[0])
+                values["nll"][method][i, draw] = nll(of_rest, labels[rest], from_logits=True)
+    return {
+        "n_test": n_test,
+        "labels": sizes,
+        "partial": found.partial,
+        "unfitted": unfitted,
+        "measures": {
+            measure: {method: _told(array, of["psi"]) for method, array in of.items()}
+            for measure, of in values.items()
+        },
+    }
+
+
+def _fitted(method: str, objective: Any, logits: Any, labels: Any, others: Any) -> Any:
+    """Return the log-probabilities of other rows by a method fitted on some."""
+    if method == "ts_nll":
+        return TemperatureScaling(objective="nll").fit(logits, labels).predict_log_proba(others)
+    if method == "focal_ts":
+        return FocalTemperatureScaling(objective.plain_gamma).fit(logits, labels).predict_log_proba(others)
+    # The intervals, which take the time, are not looked at.
+    found = choose_calibration(logits, labels, objective, n_resamples=1)
+    return found.method(found.winner).log_probs(others)
+
+
+def _told(values: Any, psi: Any) -> dict[str, list[float]]:
+    """Return mean, standard deviation and the share below psi, over draws, for each number of labels."""
+    return {
+        "mean": values.mean(axis=1).tolist(),
+        "sd": values.std(axis=1, ddof=1).tolist(),
+        "below_psi": (values < psi).mean(axis=1).tolist(),
+    }
+
+
+def run(
+    experiments: Sequence[Experiment],
+    out: str | os.PathLike[str],
+    *,
+    workers: Workers | None = None,
+    tell: Callable[[Path], None] | None = None,
+) -> list[Path]:
+    """Do the runs that are not done yet, and write ``labels.csv``, ``labels.md``, ``.json``, and the figure.
+
+    Args:
+        experiments: Of one objective each.
+        out: The folder of the study; the runs are in a folder within.
+        workers: As for `refocal.experiments.tabular.run`.
+        tell: Called with each file.
+
+    Raises:
+        ValueError: If an experiment has several objectives.
+        SweepError: After the report, if runs failed.
+    """
+    if any(len(experiment.objectives) != 1 for experiment in experiments):
+        raise ValueError("one gamma at a time: the table has a row for each data set and model")
+    do = functools.partial(run_labels, data=data_folder(experiments))
+    configs = label_configs(experiments)
+    keys = [run_key(config) for config in configs]
+    folder = Path(out) / FOLDER
+    return carry_out(configs, do, folder, lambda: report(out, keys), workers=workers, tell=tell)
+
+
+def crossing(means: Sequence[float], psi: Sequence[float], labels: Sequence[int]) -> float:
+    """Return the smallest number of labels from which on a method is below psi; infinity if there is none.
+
+    Example:
+        >>> crossing([5.0, 2.0, 1.0], [2.5, 2.5, 2.5], [10, 30, 100])
+        30
+        >>> crossing([2.0, 3.0, 3.0], [2.5, 2.5, 2.5], [10, 30, 100])
+        inf
+    """
+    found: float = math.inf
+    for mean, reference, n in zip(reversed(means), reversed(psi), reversed(labels), strict=True):
+        if not mean < reference:
+            break
+        found = n
+    return found
+
+
+def report(out: str | os.PathLike[str], keys: Sequence[str] | None = None) -> list[Path]:
+    """Write table, summary and figure of finished runs.
+
+    Raises:
+        FileNotFoundError: If no run is finished.
+    """
+    runs = [run for run in read_runs(Path(out) / FOLDER) if keys is None or run.key in keys]
+    runs = sorted((r for r in runs if r.result["labels"]), key=lambda r: (_model(r), _dataset(r)))
+    if not runs:
+        raise FileNotFoundError(f"no run by number of labels is finished in {out}")
+    rows = [
+        (
+            *(_dataset(run), _model(run), run.result["n_test"], n, measure, method),
+            *(of[method][name][i] for name in ("mean", "sd", "below_psi")),
+            run.result["unfitted"].get(method, [0] * (i + 1))[i],
+        )
+        for run in runs
+        for measure, of in run.result["measures"].items()
+        for i, n in enumerate(run.result["labels"])
+        for method in METHODS
+    ]
+    header = (
+        "dataset",
+        "model",
+        "n_test",
+        "labels",
+        "measure",
+        "method",
+        "mean",
+        "sd",
+        "below_psi",
+        "unfitted",
+    )
+    summary = _summary(runs)
+    files = {
+        "labels.csv": csv_bytes(header, rows),
+        "labels.md": _text(runs, summary).encode(),
+        "labels.json": json_bytes(summary),
+        **figure_files("labels", _figure(runs)),
+    }
+    return write_outputs(out, files)
+
+
+def _dataset(run: Run) -> str:
+    return str(run.config["model"]["dataset"])
+
+
+def _model(run: Run) -> str:
+    return str(run.config["model"]["model"])
+
+
+def _summary(runs: Sequence[Run]) -> dict[str, Any]:
+    """Return the crossing points and their medians, by measure, model and method."""
+    result: dict[str, Any] = {}
+    models = list(dict.fromkeys(map(_model, runs)))
+    for measure in MEASURES:
+        for model in (*models, "all"):
+            for method in LABELLED:
+                points = {
+                    f"{_dataset(run)}, {_model(run)}": crossing(
+                        run.result["measures"][measure][method]["mean"],
+                        run.result["measures"][measure]["psi"]["mean"],
+                        run.result["labels"],
+                    )
+                    for run in runs
+                    if model in ("all", _model(run))
+                }
+                # The upper one of the two in the middle: a mean of them need not be a number that was tried.
+                middle = sorted(points.values())[len(points) // 2]
+                told: dict[str, Any] = {
+                    "models": len(points),
+                    "median": _or_never(middle),
+                    "never": sum(math.isinf(n) for n in points.values()),
+                }
+                if model == "all":
+                    told["each"] = {name: _or_never(n) for name, n in points.items()}
+                result.setdefault(measure, {}).setdefault(model, {})[method] = told
+    return result
+
+
+def _or_never(n: float) -> int | None:
+    return None if math.isinf(n) else int(n)
+
+
+def _text(runs: Sequence[Run], summary: Mapping[str, Any]) -> str:
+    config = runs[0].config
+    gamma = config["model"]["objectives"][0]["gamma"]
+    text = [
+        "# How many labels until a temperature is better than psi",
+        "",
+        f"Focal loss of gamma {gamma:g}, {len(config['model']['trials'])} trainings for each data set and "
+        f"model. Of the test rows of one of them in turn, n are drawn as labelled, {config['draws']} times, "
+        "at most half; every method is measured on the rows that were not drawn, and means over draws are "
+        "compared. Psi uses no label. A temperature that cannot be fitted (no error among the drawn rows) "
+        f"is 1; for the focal temperature and the choice that leaves psi. {origin_text(runs)}",
+        "",
+        "The crossing point: the smallest n of "
+        f"{', '.join(map(str, config['labels']))} from which on the method is below psi for all n that were "
+        "tried; never: psi is still below at the largest n.",
+        "",
+    ]
+    for measure, title in MEASURES.items():
+        header = ["model", *(f"{name}: median (never)" for name in LABELLED.values())]
+        rows = [
+            (model, *(f"{_n(of[m]['median'])} ({of[m]['never']} of {of[m]['models']})" for m in LABELLED))
+            for model, of in summary[measure].items()
+        ]
+        text += [f"## {title}", "", *markdown_table(header, rows), ""]
+    for measure, title in MEASURES.items():
+        each = {method: summary[measure]["all"][method]["each"] for method in LABELLED}
+        header = ["data set, model", "test rows", "raw", "psi", *(f"{n} labels" for n in config["labels"])]
+        header += [f"{name} crosses at" for name in LABELLED.values()]
+        rows = []
+        for run in runs:
+            of, sizes = run.result["measures"][measure], run.result["labels"]
+            name = f"{_dataset(run)}, {_model(run)}"
+            cells = [f"{x:.2f}" if measure == "ece" else f"{x:.3f}" for x in of["ts_nll"]["mean"]]
+            free = [
+                f"{of[m]['mean'][0]:.2f}" if measure == "ece" else f"{of[m]['mean'][0]:.3f}"
+                for m in ("raw", "psi")
+            ]
+            cells += ["–"] * (len(config["labels"]) - len(sizes))
+            rows.append((name, run.result["n_test"], *free, *cells, *(_n(each[m][name]) for m in LABELLED)))
+        text += [
+            f"## Each data set: {title} of the temperature by the NLL",
+            "",
+            *markdown_table(header, rows),
+            "",
+        ]
+    return "\n".join(text)
+
+
+def _n(n: int | None) -> str:
+    return "never" if n is None else str(n)
+
+
+def _figure(runs: Sequence[Run]) -> Figure:
+    """Return, for each model, the ECE minus that of psi by the number of labels: median and quartiles."""
+    models = list(dict.fromkeys(map(_model, runs)))
+    figure = new_figure(4.2 * len(models), 3.4)
+    axes = figure.subplots(1, len(models), squeeze=False, sharey=True).flat
+    for ax, model in zip(axes, models, strict=True):
+        some = [run for run in runs if _model(run) == model]
+        sizes = sorted({n for run in some for n in run.result["labels"]})
+        for method, title in LABELLED.items():
+            gaps: dict[int, list[float]] = {n: [] for n in sizes}
+            for run in some:
+                of = run.result["measures"]["ece"]
+                for i, n in enumerate(run.result["labels"]):
+                    gaps[n].append(of[method]["mean"][i] - of["psi"]["mean"][i])
+            low, middle, high = np.array([np.percentile(gaps[n], (25, 50, 75)) for n in sizes]).T
+            (line,) = ax.plot(sizes, middle, marker="o", markersize=3, label=title)
+            ax.fill_between(sizes, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
+        ax.axhline(0, color="0.4", linewidth=0.8)
+        ax.set(xscale="log", xlabel="labelled rows", title=f"{model}, n = {len(some)} data sets")
+    axes[0].set_ylabel("ECE minus that of psi (points)")
+    share_legend(list(axes))
+    return figure

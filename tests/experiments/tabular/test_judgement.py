@@ -1,0 +1,222 @@
+"""The judgement of the tabular study on small made-up tables with known answers."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from refocal.experiments.sweeps import read_runs
+from refocal.experiments.tabular.explained import OPEN, explanation
+from refocal.experiments.tabular.judgement import (
+    claims,
+    counts,
+    groups_of,
+    judge,
+    judgement,
+    verdicts,
+    z_score,
+)
+from refocal.experiments.tabular.study import BINS, Experiment, experiments_of
+from refocal.experiments.tabular.tables import (
+    Cell,
+    Published,
+    Table,
+    csv_header,
+    csv_rows,
+    make_table,
+    published,
+)
+
+RESULTS = Path(__file__).parents[3] / "results" / "tabular"
+
+
+def cell(mean, sd, paper=None, paper_sd=0.0, *, bold=False, paper_bold=False, n=10):
+    """A cell of n trials with exactly this mean and standard deviation."""
+    steps = np.linspace(-1, 1, n)
+    values = mean + sd * steps / steps.std(ddof=1)
+    known = None if paper is None else Published(paper, paper_sd, paper_bold)
+    return Cell(tuple(values.tolist()), mean, sd / math.sqrt(n), bold, known)
+
+
+def table(rows, model="linear", metric="ece"):
+    columns = tuple(dict.fromkeys(name for row in rows.values() for name in row))
+    made = dict.fromkeys(rows, (10, 50, 0.0, "CE", "", ""))
+    return Table(model, metric, 15, columns, rows, made)
+
+
+def test_the_strict_rule_has_no_floor():
+    # sqrt(0.3^2 / 10 + 0.4^2 / 10) = 0.158: three of them are 0.474.
+    rows = {
+        "banana": {"CE": cell(5.47, 0.3, 5.0, 0.4), "FL-1": cell(5.48, 0.3, 5.0, 0.4)},
+        "splice": {"CE": cell(6.1, 0.3, 5.0, 0.4), "FL-1": cell(3.7, 0.3, 5.0, 0.4)},
+    }
+    found = judge(table(rows), rows)
+    assert [c.strict for c in found] == [True, False, False, False]
+    assert [c.floor for c in found] == [True, True, False, False]
+    assert [c.printed for c in found] == [True, True, True, False]  # 3 sqrt(0.3^2 / 10 + 0.4^2) = 1.23
+    assert found[3].z == pytest.approx(-1.3 / (0.5 / math.sqrt(10)))
+    assert found[3].difference == pytest.approx(-1.3)
+    number = counts(found)
+    assert (number["cells"], number["strict"], number["floor"], number["printed"]) == (4, 1, 2, 3)
+    expected = np.array([0.47, 0.48, 1.1, -1.3]) / (0.5 / math.sqrt(10))
+    assert number["z_mean"] == pytest.approx(expected.mean(), abs=1e-3)
+    assert number["z_rms"] == pytest.approx(np.sqrt((expected**2).mean()), abs=1e-3)
+
+
+def test_our_own_number_of_trials_counts_and_ten_are_the_papers():
+    assert z_score(cell(1.0, 0.6, 0.0, 0.0, n=4)) == pytest.approx(1.0 / 0.3)
+    assert z_score(cell(1.0, 0.0, 0.0, 1.0, n=4)) == pytest.approx(math.sqrt(10))
+
+
+def test_cells_that_do_not_vary():
+    assert z_score(cell(0.5, 0.0, 0.5)) == 0
+    assert z_score(cell(0.4, 0.0, 0.5)) == -math.inf
+    rows = {"mushroom": {"CE": cell(0.5, 0.0, 0.5), "FL-1": cell(0.6, 0.0, 0.5)}}
+    found = judge(table(rows), rows)
+    assert [(c.strict, c.floor) for c in found] == [(True, True), (False, True)]
+    assert counts(found)["z_mean"] == 0  # of the finite one
+    single = Cell((1.0,), 1.0, math.nan, False, Published(1.0, 0.1, False))
+    assert judge(table({"banana": {"CE": single}}), ["banana"]) == []
+    with pytest.raises(ValueError, match=r"^a z-score needs a published value and at least 2 trials$"):
+        z_score(single)
+
+
+def test_verdicts_signs_and_the_baseline():
+    def pair(before, after, paper_before, paper_after, sd=0.1):
+        return {"FL-1": cell(before, 0.1, paper_before, sd), "FL-1-psi": cell(after, 0.1, paper_after, sd)}
+
+    rows = {
+        "banana": pair(9.0, 2.0, 8.0, 1.0),  # helps in both
+        "splice": pair(2.0, 9.0, 8.0, 1.0),  # helps in the paper only
+        "vehicle": pair(1.0, 3.0, 1.0, 2.0),  # hurts in both
+        "phoneme": pair(3.0, 1.0, 1.2, 1.0),  # not clear in the paper: 0.2 < 2 sqrt(2) 0.1
+    }
+    found = {v.dataset: v for v in verdicts(table(rows), rows)}
+    assert {name: (v.helps, v.clear, v.agrees) for name, v in found.items()} == {
+        "banana": (True, True, True),
+        "splice": (True, True, False),
+        "vehicle": (False, True, True),
+        "phoneme": (True, False, True),
+    }
+    whole = judgement([table(rows)], [table({}, metric="error")], list(rows))
+    assert whole["signs"] == {"pairs": 4, "agree": 3}
+    assert whole["clear_verdicts"] == {"pairs": 3, "agree": 2, "psi_always_helps_would_agree": 2}
+    assert whole["wrong_signs"] == ["splice, linear, FL-1"]
+    assert whole["data_sets"] == list(rows)
+    assert [(c["dataset"], c["method"]) for c in whole["far"]][:2] == [
+        ("splice", "FL-1"),
+        ("splice", "FL-1-psi"),
+    ]
+
+
+def test_boldface_and_errors_are_counted():
+    rows = {
+        "banana": {
+            "CE": cell(1.0, 0.1, 1.0, 0.1, bold=True, paper_bold=True),
+            "FL-1": cell(2.0, 0.1, 2.0, 0.1, bold=True),
+            "FL-2": cell(3.0, 0.1, 3.0, 0.1),
+        }
+    }
+    errors = {"banana": {"CE": cell(10.0, 0.1, 12.0, 0.1)}}
+    whole = judgement([table(rows)], [table(errors, metric="error")], ["banana", "letter"])
+    assert whole["boldface"] == {"cells": 3, "agree": 2}
+    assert (whole["error"]["cells"], whole["error"]["strict"]) == (1, 0)
+    assert [c["metric"] for c in whole["far"]] == ["error"]
+    assert whole["ece_by_row"]["banana, linear"]["strict"] == 3
+    assert whole["data_sets"] == ["banana"]
+
+
+def test_groups_tell_a_confirmation_from_a_search():
+    assert groups_of(["letter", "mnist", "adult"]) == {
+        "protocol searched by it": ["letter"],
+        "version chosen by it": ["mnist"],
+        "confirmed on it": ["adult"],
+    }
+    rows = {name: {"CE": cell(1.0, 0.1, 1.0, 0.1)} for name in ("banana", "adult", "letter", "coil20")}
+    groups = judgement([table(rows)], [], list(rows))["ece_by_group"]
+    assert groups["bins found by it"]["cells"] == 1  # banana
+    assert groups["bins confirmed on it"]["cells"] == 3
+    assert groups["neither bins, protocol nor version by it"]["cells"] == 1  # adult
+
+
+def test_claims_are_counted():
+    rising = {
+        "CE": cell(1.0, 0.1, 1.0, 0.1),
+        "FL-1": cell(2.0, 0.1, 2.0, 0.1),
+        "FL-2": cell(3.0, 0.1, 1.5, 0.1),
+        "FL-1-psi": cell(0.5, 0.1, 1.0, 0.1),
+        "FL-2-psi": cell(1.01, 0.1, 3.0, 0.1),
+    }
+    dip = rising | {"FL-2": cell(1.5, 0.1, 3.0, 0.1), "FL-1-psi": cell(4.0, 0.1, 1.0, 0.1)}
+    rows = {"banana": rising, "splice": dip}
+    scaled = {
+        "banana": {"FL-1-TS-NLL": cell(0.4, 0.1), "FL-2-TS-NLL": cell(2.0, 0.1)},
+        "splice": {"FL-1-TS-NLL": cell(math.nan, 0.1), "FL-2-TS-NLL": cell(1.0, 0.1)},
+    }
+    found = claims([table(rows)], [table(scaled)], ["banana", "splice", "adult"])
+    linear = found["linear"]
+    assert linear["data_sets"] == 2
+    assert linear["ece_rises_with_every_gamma"] == 1  # banana here
+    assert linear["ece_rises_with_every_gamma_published"] == 1  # splice there
+    assert linear["largest_gamma_above_ce"] == 2
+    against = linear["psi_against_ce"]
+    # banana FL-1 better, splice FL-1 worse, the two of FL-2 within 0.01.
+    assert [against[k] for k in ("clearly_better", "no_clear_difference", "clearly_worse")] == [1, 2, 1]
+    assert (against["pairs"], against["within_1_point"]) == (4, 3)
+    assert list(against["published"].values()) == [4, 0, 2, 2]
+    assert found["temperature_against_psi"] == {"compared": 3, "smaller_ece_by_temperature": 2}
+
+
+def test_the_table_of_cells_has_both_numbers_of_bins_beside_each_other():
+    many = table({"banana": {"CE": cell(2.0, 0.0, 1.5, 0.1, bold=True)}})
+    few = dataclasses.replace(
+        many,
+        n_bins=10,
+        rows={"banana": {"CE": cell(1.0, 0.0, 1.5, 0.1)}, "old": {"CE": cell(3.0, 0.0)}},
+        made=many.made | {"old": (10, 50, 0.0, "CE", "", "")},
+    )
+    header = csv_header([10])
+    first, second = (dict(zip(header, row, strict=True)) for row in csv_rows([many, few], 1))
+    assert (first["n_bins"], first["mean"], first["bold"], first["mean_10_bins"]) == (15, 2.0, 1, 1.0)
+    assert (first["paper_mean"], first["paper_spread"], first["paper_bold"]) == (1.5, 0.1, 0)
+    # A data set that was measured with 10 bins only: nothing stands in the columns of 15.
+    assert (second["dataset"], second["mean"], second["se"], second["mean_10_bins"]) == ("old", "", "", 3.0)
+    (error,) = csv_rows([dataclasses.replace(many, metric="error", n_bins=None)], 1)
+    assert dict(zip(header, error, strict=True))["mean_10_bins"] == ""
+
+
+def test_every_cell_has_a_word_on_what_was_tried():
+    assert explanation("isolet", 5.0).startswith("open: ")
+    assert explanation("vehicle", -2.9).startswith("chance: ")
+    assert explanation("vehicle", 3.1) == explanation("vehicle", None) == OPEN
+
+
+def test_published_numbers_have_their_boldface():
+    assert published()["Australian", "linear", "CE", "ece"] == (4.10, 1.40, True)
+    assert published()["Australian", "linear", "FL-1", "ece"] == (8.83, 2.37, False)
+
+
+def test_runs_of_before_keep_their_identity_and_are_read():
+    (experiment,) = experiments_of(["vehicle"], models=["linear"])
+    assert set(BINS) < set(experiment.n_bins)
+    assert experiment.config()["n_bins"] == list(range(8, 26))
+    assert Experiment.from_config(experiment.config()) == experiment
+    (more,) = experiments_of(["vehicle"], models=["linear"], bins=[30])
+    assert more.n_bins == (*experiment.n_bins, 30)
+    old = dataclasses.replace(experiment, n_bins=10)
+    assert old.config()["n_bins"] == 10
+    assert Experiment.from_config(old.config()) == old
+
+
+@pytest.mark.skipif(not (RESULTS / "runs").is_dir(), reason="the results are not part of an installation")
+def test_the_stored_runs_give_the_stored_tables():
+    runs = [run for run in read_runs(RESULTS) if run.config["dataset"] in ("vehicle", "banknote")]
+    assert len(runs) == 4
+    stored = (RESULTS / "tables.csv").read_text().splitlines()
+    names = stored[0].split(",")
+    for n_bins, column in ((15, "mean"), (10, "mean_10_bins")):
+        found = make_table(runs, "linear", "ece", n_bins=n_bins).rows["vehicle"]["FL-2-psi"]
+        (row,) = (line.split(",") for line in stored if line.startswith("vehicle,linear,ece,FL-2-psi,"))
+        assert float(row[names.index(column)]) == pytest.approx(found.mean, rel=1e-9)

@@ -1,0 +1,145 @@
+"""The search behind the protocol and the study of labels, each on one small data set."""
+
+import csv
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy import optimize, special
+
+from refocal import ece
+from refocal.cli import main
+from refocal.experiments.sweeps import read_runs
+from refocal.experiments.tabular import Experiment, labels, search
+from refocal.experiments.tabular.tables import published
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A data folder with a small problem under a name of the paper."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(3, size=240)
+    x = (rng.standard_normal((240, 4)) + 1.2 * np.eye(4)[y]).astype(np.float32)
+    np.savez(tmp_path / "vehicle.npz", X=x, y=y)
+    monkeypatch.setenv("REFOCAL_DATA", str(tmp_path))
+    return tmp_path
+
+
+def test_a_search_logs_every_configuration_and_cell(folder, capsys, monkeypatch):
+    monkeypatch.setattr(search, "FRACTIONS", (0.5, 0.9))
+    monkeypatch.setattr(search, "DECAYS", (0.0, 0.001))
+    out = folder / "out"
+    command = ["reproduce", "tabular", "--search", "--dataset", "vehicle", "--trials", "2", "--epochs", "1"]
+    command += ["--gamma", "0", "2", "--jobs", "1", "--out", str(out)]
+    assert main([*command, "--train-fraction", "0.5"]) == 0
+    assert len(list((out / "search" / "runs").glob("*.json"))) == 4  # 2 weight decays, 2 models
+    with open(out / "search.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    # 2 decays x 2 models x (18 numbers of bins x 3 cells of ECE + 2 of errors).
+    assert len(rows) == 2 * 2 * (18 * 3 + 2)
+    assert {row["weight_decay"] for row in rows} == {"0", "0.001"}
+    assert {(row["dataset"], row["task"], row["scaling"]) for row in rows} == {
+        ("vehicle", "paper", "standard")
+    }
+    assert None not in rows[0]  # as many names as values
+    row = next(r for r in rows if (r["model"], r["n_bins"], r["method"]) == ("mlp", "17", "FL-2-psi"))
+    (run,) = (
+        r
+        for r in read_runs(out / "search")
+        if r.config["model"] == "mlp" and r.config["recipe"]["weight_decay"] == 0
+    )
+    ours = 100 * run.arrays()["ece"][:, 1, 1, run.config["n_bins"].index(17)].astype(float)
+    paper = published()["Vehicle", "mlp", "FL-2-psi", "ece"]
+    z = (ours.mean() - paper.mean) / math.sqrt(ours.var(ddof=1) / 2 + paper.spread**2 / 10)
+    assert float(row["z"]) == pytest.approx(z, abs=1e-3)
+    assert float(row["difference"]) == pytest.approx(ours.mean() - paper.mean, abs=1e-4)
+    assert row["strict"] == str(int(abs(z) <= 3))
+    text = (out / "search.md").read_text()
+    assert "## Split and weight decay" not in text  # other parts for training are not done yet
+    capsys.readouterr()
+    assert main(command) == 0  # the others; what was done is not done again
+    assert capsys.readouterr().out.splitlines() == [str(out / "search.csv"), str(out / "search.md")]
+    assert len(list((out / "search" / "runs").glob("*.json"))) == 8
+    text = (out / "search.md").read_text()
+    assert "4 configurations on the 1 data sets of which all of them are done (vehicle)" in text
+    assert "| 0.9 | 0.001 | " in text
+    assert "## The weight decay of the text, half split" in text
+    assert main(["reproduce", "tabular", "--search", "--report", "--out", str(out)]) == 0
+    assert (out / "search.md").read_text() == text
+
+
+def test_the_bins_of_a_run_are_those_of_the_metric(folder):
+    few = Experiment("vehicle", trials=(0,), n_bins=(4, 15)).run()["metrics"]["ece"]
+    one = Experiment("vehicle", trials=(0,), n_bins=4).run()["metrics"]["ece"]
+    np.testing.assert_allclose(np.array(few)[..., 0], one, rtol=1e-12)
+    assert not np.allclose(np.array(few)[..., 1], one)
+
+
+def test_methods_by_number_of_labels(folder, capsys):
+    out = folder / "out"
+    command = ["reproduce", "tabular", "--labels", "--dataset", "vehicle", "--trials", "2", "--epochs", "5"]
+    command += ["--model", "linear", "--jobs", "1", "--out", str(out)]
+    assert main(command) == 0
+    names = ["labels.csv", "labels.md", "labels.json", "labels.png", "labels.pdf"]
+    assert capsys.readouterr().out.splitlines() == [str(out / name) for name in names]
+    (run,) = read_runs(out / "labels")
+    assert run.result["labels"] == [10, 30]  # 120 test rows: at most half of them
+    found = run.result["measures"]["ece"]
+    assert all(len(found[method]["mean"]) == 2 for method in labels.METHODS)
+    assert found["psi"]["below_psi"] == [0, 0]
+    summary = json.loads((out / "labels.json").read_text())
+    point = labels.crossing(found["ts_nll"]["mean"], found["psi"]["mean"], [10, 30])
+    assert summary["ece"]["all"]["ts_nll"]["each"]["vehicle, linear"] == (
+        None if math.isinf(point) else point
+    )
+    files = {name: (out / name).read_bytes() for name in names[:3]}
+    assert main(["reproduce", "tabular", "--labels", "--report", "--out", str(out)]) == 0
+    assert {name: (out / name).read_bytes() for name in names[:3]} == files
+
+
+def test_a_draw_is_fitted_on_its_rows_and_measured_on_the_others(folder, monkeypatch):
+    """The temperature of the first draw against SciPy's, on the rows that the draw's own stream names."""
+    seen = []
+    fitted = labels._fitted
+    monkeypatch.setattr(labels, "_fitted", lambda *args: seen.append(args) or fitted(*args))
+    (config,) = labels.label_configs(
+        [Experiment("vehicle", objectives=Experiment("vehicle").objectives[2:3], trials=(0,))], [30], 1
+    )
+    with np.errstate(invalid="ignore"), pytest.warns(RuntimeWarning, match="Degrees of freedom"):
+        result = labels.run_labels(config)
+    _, _, logits, y, others = next(args for args in seen if args[0] == "ts_nll")
+    assert (len(y), len(others)) == (30, 90)
+
+    def nll(log_t):
+        z = logits / np.exp(log_t)
+        return (special.logsumexp(z, axis=1) - z[np.arange(len(z)), y]).mean()
+
+    temperature = np.exp(optimize.minimize_scalar(nll, bounds=(-5, 5), method="bounded").x)
+    from refocal.experiments.tabular.training import experiment_of, train_experiment
+
+    trained = train_experiment(*experiment_of(config["model"]).load())
+    order = np.random.default_rng([0, 0]).permutation(120)
+    np.testing.assert_array_equal(trained.labels[0][order[:30]], y)
+    probs = special.softmax(trained.logits[0][0][order[30:]] / temperature, axis=1)
+    expected = 100 * ece(probs, trained.labels[0][order[30:]], 15)
+    assert result["measures"]["ece"]["ts_nll"]["mean"][0] == pytest.approx(expected, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    "means, point",
+    [
+        ([5.0, 2.0, 1.0], 30),
+        ([1.0, 2.0, 1.0], 10),
+        ([1.0, 3.0, 1.0], 100),  # below, above, below: from 100 on
+        ([1.0, 1.0, 2.5], math.inf),  # equal is not below
+    ],
+)
+def test_the_crossing_point(means, point):
+    assert labels.crossing(means, [2.5, 2.5, 2.5], [10, 30, 100]) == point
+
+
+def test_reports_without_runs(tmp_path):
+    for module in (search, labels):
+        with pytest.raises(FileNotFoundError, match="is not there: no sweep has written to"):
+            module.report(tmp_path)
