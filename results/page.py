@@ -39,18 +39,6 @@ def said(file: str, place: str, form: str) -> str:
     return format(value, "" if form == "-" else form)
 
 
-def ece_rises(model: str) -> dict[str, int]:
-    """Return in how many judged data sets the raw ECE grows from CE over FL-1 and FL-2 to FL-3."""
-    partial = json.loads((FOLDER / "tabular" / "summary.json").read_text(encoding="utf-8"))["partial"]
-    tables: dict[str, dict[str, float]] = {}
-    with open(FOLDER / "tabular" / "tables.csv", newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if (row["model"], row["metric"]) == (model, "ece") and row["dataset"] not in partial:
-                tables.setdefault(row["dataset"], {})[row["method"]] = float(row["mean"])
-    grows = [t["CE"] < t["FL-1"] < t["FL-2"] < t["FL-3"] for t in tables.values()]
-    return {"rises": sum(grows), "sets": len(grows)}
-
-
 def more_bins(which: str) -> float:
     """Return the "mean", "min" or "max" of the ECE with 15 bins minus that with 10, in points."""
     with open(FOLDER / "images" / "bins.csv", newline="", encoding="utf-8") as file:
@@ -64,7 +52,7 @@ def changes() -> int:
     return sum(len(group["directions_that_change_with_the_bins"]) for group in groups.values())
 
 
-RULES: dict[str, Callable[..., Any]] = {"ece rises": ece_rises, "15 bins": more_bins, "changes": changes}
+RULES: dict[str, Callable[..., Any]] = {"15 bins": more_bins, "changes": changes}
 """What is counted here, since no summary has it; the file is named for the reader."""
 
 

@@ -27,10 +27,10 @@ def test_every_count_is_that_of_its_summary():
 
 def test_counts_in_words_of_their_own():
     """Not by the code of page.py."""
-    tabular = json.loads((FOLDER / "tabular" / "summary.json").read_text())["agreement"]
-    for model in ("linear", "mlp"):
-        part = tabular[model]["all"]
-        assert f">{part['agreed']} of {part['verdicts']}<" in TEXT
+    judged = json.loads((FOLDER / "tabular" / "summary.json").read_text())["judgement"]
+    for bins in ("10", "15"):
+        ece = judged[bins]["ece"]
+        assert f">{ece['strict']} of {ece['cells']}<" in TEXT
     groups = json.loads((FOLDER / "images" / "summary.json").read_text())["groups"]
     group = groups["cifar10-s-resnet8-200-validation-0.0"]
     rows = [d for d in group["directions"] if d["finding"] == "TS_FL with Psi is better than Standard"]
