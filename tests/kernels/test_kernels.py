@@ -324,6 +324,15 @@ def put(record):
         part, first, last = machine.next_part(record, a.parts, a.count)
 
 
+def test_kernels_share_no_closures():
+    # Compiled in two processes, code of closures with one name is taken for one another: gradients were
+    # loaded where they should have been stored.
+    columns = kernels.load("columns")
+    shared = {name: x.py_func.__qualname__ for name, x in vars(columns).items() if hasattr(x, "py_func")}
+    assert "move" in shared
+    assert not [name for name, qualified in shared.items() if "<locals>" in qualified]
+
+
 def test_code_is_kept_under_the_hash_of_all_sources():
     from refocal.kernels import softmax
 
