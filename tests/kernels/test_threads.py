@@ -259,7 +259,7 @@ print(round(float(focal_loss(z, y)), 4))
 def said(process):
     """Return what a process said, but for how long it took to compile."""
     out, err = process.communicate(timeout=300)
-    return out, [line for line in err.splitlines() if not line.startswith("compiled hard in ")]
+    return out, [line for line in err.splitlines() if not line.startswith("compiled hard_columns in ")]
 
 
 @pytest.mark.slow
