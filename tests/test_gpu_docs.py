@@ -1,20 +1,11 @@
 """The page about GPUs: its example runs, and its table of bytes is what the script counts."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
-
-
-def test_the_example_runs(capsys):
-    (block,) = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
-    names = {}
-    exec(compile(block, "gpu.md", "exec"), names)
-    assert names["probs"].shape == (64, 10)
-    assert capsys.readouterr().out.strip() in ("kernel", "triton", "eager")
 
 
 def test_the_table_is_what_the_script_counts():
