@@ -191,8 +191,8 @@ class ClosedForm(Function):
         form = choose_gradient(form, grad, *tensors, kept)
         if form == "triton" and not cuda.serves(kind, p.z):  # hooks may have given other tensors back
             form = "eager"
-        if form == "triton" and kind is Sigmoid and kept is not None:
-            grad = grad / kept  # of a mean, on the device
+        if form != "formula" and kind is Sigmoid and kept is not None:
+            grad = grad / kept  # of a mean by Triton, on the device, whoever computes the gradient
         if form == "formula":
             by_z, by_target = by_autograd(p, reduction, grad, ctx.needs_input_grad[1:3])
         elif form == "kernel" and wanted[0]:

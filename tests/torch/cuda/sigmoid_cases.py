@@ -179,6 +179,22 @@ def test_gradient_of_targets_and_second_derivatives():
         torch.testing.assert_close(*results, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+def test_hooks_that_give_other_tensors_back(reduction):
+    """Triton does not serve these, and the gradient is computed by others: that of a mean stays one."""
+    z, y = problem(special=[0.0])
+    y[5] = -1  # ignored, so that the mean is not over all
+
+    def loss(z):
+        return sigmoid_focal_loss(z, y.to(z.dtype), 2.0, 0.25, reduction, ignore_index=-1)
+
+    z.requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x.double()):
+        (found,) = torch.autograd.grad(loss(z).sum(), z)
+    _, expected = value_and_gradient(loss, z.double())
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-36)
+
+
 def test_torch_compile_calls_the_operator():
     z, y = problem(20)
     z = z.clamp(-9, 9)
