@@ -16,7 +16,7 @@ from kernel_problems import problem, reference, value_and_gradient
 from numba import carray, njit
 
 from refocal import kernels
-from refocal.torch import FocalLoss, dispatch, focal_loss, sigmoid_focal_loss, which_form
+from refocal.torch import FocalLoss, cpu, focal_loss, sigmoid_focal_loss, which_form
 
 entries = pytest.importorskip("refocal.kernels.entries")
 machine = pytest.importorskip("refocal.kernels.machine")
@@ -38,13 +38,13 @@ def assert_as_in_double(loss, z, v, gamma, tolerance):
 def used(monkeypatch):
     """Return a list that grows with the name of each kernel that is used."""
     names = []
-    run = dispatch._run
+    run = cpu._run
 
     def spy(record, fields):
         names.append(f"{record.kernel} {('losses', 'gradient', 'both')[int(fields[0])]}")
         return run(record, fields)
 
-    monkeypatch.setattr(dispatch, "_run", spy)
+    monkeypatch.setattr(cpu, "_run", spy)
     return names
 
 
@@ -57,7 +57,7 @@ neg_log_miss = njit(lambda q, miss: entries.neg_log_miss(q, miss))
 
 def kernels_for(kind, c):
     """Return what every reduction of a loss of so many classes uses, in `used`'s words."""
-    if c > dispatch.FEW:
+    if c > cpu.FEW:
         return {f"{kind} losses", f"{kind} gradient"}
     return {f"{kind}_columns {what}" for what in ("losses", "gradient", "both")}
 
@@ -217,7 +217,7 @@ def test_labels_that_change_after_the_loss(c):
     (expected,) = torch.autograd.grad(focal_loss(z, torch.zeros(6, dtype=torch.int64), reduction="sum"), z)
     labels[3] = 10**12
     for loss in (losses.sum(), total):
-        if loss is total and c <= dispatch.FEW:  # of a few rows the gradient is there already
+        if loss is total and c <= cpu.FEW:  # of a few rows the gradient is there already
             assert torch.equal(torch.autograd.grad(loss, z)[0], expected)
             continue
         with pytest.raises(IndexError, match=r"^Target 1000000000000 is out of bounds\.$"):
@@ -502,7 +502,7 @@ def test_numba_that_cannot_be_loaded_is_said_once(tmp_path):
 
 
 def test_a_switch_that_does_not_exist(monkeypatch):
-    monkeypatch.setattr(dispatch, "_kernels", None)
+    monkeypatch.setattr(cpu, "_kernels", None)
     monkeypatch.setattr(kernels, "_usable", kernels._usable.__wrapped__)
     monkeypatch.setattr(kernels, "wanted", kernels.wanted.__wrapped__)
     monkeypatch.setenv("REFOCAL_KERNELS", "on")
@@ -514,7 +514,7 @@ def test_a_switch_that_does_not_exist(monkeypatch):
 
 def test_training_with_and_without_kernels_is_the_same(monkeypatch):
     def weights(kernels):
-        monkeypatch.setattr(dispatch, "_kernels", kernels)
+        monkeypatch.setattr(cpu, "_kernels", kernels)
         torch.manual_seed(0)
         model = torch.nn.Linear(5, 3)
         optimizer = torch.optim.SGD(model.parameters(), 0.5)
@@ -525,4 +525,4 @@ def test_training_with_and_without_kernels_is_the_same(monkeypatch):
             optimizer.step()
         return model.weight.detach()
 
-    torch.testing.assert_close(weights(dispatch.kernels()), weights({}), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(weights(cpu.kernels()), weights({}), rtol=1e-5, atol=1e-6)

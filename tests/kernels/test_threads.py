@@ -14,12 +14,12 @@ import pytest
 import torch
 from kernel_problems import problem, value_and_gradient
 
-from refocal.torch import dispatch, focal_loss, sigmoid_focal_loss
+from refocal.torch import cpu, focal_loss, sigmoid_focal_loss
 
 machine = pytest.importorskip("refocal.kernels.machine")
 
 needs_openmp = pytest.mark.skipif(
-    machine.openmp(dispatch.FOLDER) is None, reason="PyTorch has no OpenMP library of GNU here"
+    machine.openmp(cpu.FOLDER) is None, reason="PyTorch has no OpenMP library of GNU here"
 )
 kinds = pytest.mark.parametrize("kind", [pytest.param("openmp", marks=needs_openmp), "python"])
 
@@ -99,7 +99,7 @@ def test_no_part_is_started_after_an_error_and_memory_outlives_the_caller(monkey
 LATE = """
 import sys, threading, torch
 from refocal.kernels import machine
-from refocal.torch import dispatch, focal_loss
+from refocal.torch import cpu, focal_loss
 machine.ENOUGH = 1
 if "python" in sys.argv: machine.openmp = lambda folder: None
 torch.set_num_threads(2)
@@ -107,7 +107,7 @@ z, y = torch.randn(100, 40), torch.zeros(100, dtype=torch.long)
 focal_loss(z, y)
 def late():
     threading.main_thread().join()
-    print(float(focal_loss(z, y)) > 0, "python" in sys.argv or machine.openmp(dispatch.FOLDER) is not None)
+    print(float(focal_loss(z, y)) > 0, "python" in sys.argv or machine.openmp(cpu.FOLDER) is not None)
 threading.Thread(target=late).start()
 """
 
@@ -143,7 +143,7 @@ def test_many_threads_of_the_user(kind, monkeypatch):
 FORK = """
 import os, torch
 from refocal.kernels import machine
-from refocal.torch import dispatch, focal_loss
+from refocal.torch import cpu, focal_loss
 machine.ENOUGH = 1
 torch.set_num_threads(2)
 z, y = torch.randn(100, 40), torch.zeros(100, dtype=torch.long)
@@ -151,7 +151,7 @@ expected = focal_loss(z, y)
 child = os.fork()
 if child == 0:
     same = torch.allclose(focal_loss(z, y), expected, rtol=1e-6)
-    os._exit(0 if same and not machine.openmp(dispatch.FOLDER) else 1)
+    os._exit(0 if same and not machine.openmp(cpu.FOLDER) else 1)
 print(os.waitpid(child, 0)[1])
 """
 
@@ -162,9 +162,9 @@ torch.randn(1000, 1000).exp().sum()
 child = os.fork()
 if child == 0:
     from refocal.kernels import machine
-    from refocal.torch import dispatch, focal_loss
+    from refocal.torch import cpu, focal_loss
     focal_loss(torch.randn(4096, 100), torch.zeros(4096, dtype=torch.long))  # waits for ever in OpenMP
-    os._exit(1 if machine.openmp(dispatch.FOLDER) else 0)
+    os._exit(1 if machine.openmp(cpu.FOLDER) else 0)
 print(os.waitpid(child, 0)[1])
 """
 
@@ -178,13 +178,13 @@ def test_a_forked_process_has_threads_of_its_own(code):
 LIMITED = """
 import torch
 from refocal.kernels import machine
-from refocal.torch import dispatch, focal_loss
+from refocal.torch import cpu, focal_loss
 torch.set_num_threads(3)
 z, y = torch.randn(100, 40), torch.zeros(100, dtype=torch.long)
 expected = focal_loss(z, y)
 machine.ENOUGH = 1
 same = torch.allclose(focal_loss(z, y), expected, rtol=1e-6, atol=0)
-print(same, machine.openmp(dispatch.FOLDER) is not None)
+print(same, machine.openmp(cpu.FOLDER) is not None)
 """
 
 
@@ -199,15 +199,15 @@ def test_fewer_threads_than_asked_for(limit, monkeypatch):
 @pytest.mark.parametrize("switch, found", [("openmp", True), ("python", False)])
 def test_the_switch(switch, found, monkeypatch):
     monkeypatch.setenv("REFOCAL_THREADS", switch)
-    code = "from refocal.torch import dispatch; from refocal.kernels import machine\n"
-    assert output_of(code + "print(machine.openmp(dispatch.FOLDER) is not None)") == f"{found}\n"
+    code = "from refocal.torch import cpu; from refocal.kernels import machine\n"
+    assert output_of(code + "print(machine.openmp(cpu.FOLDER) is not None)") == f"{found}\n"
 
 
 def test_a_switch_that_does_not_exist(monkeypatch):
     monkeypatch.setenv("REFOCAL_THREADS", "many")
     machine.openmp.cache_clear()
     with pytest.raises(ValueError, match=r"^REFOCAL_THREADS must be 'openmp' or 'python', got 'many'$"):
-        machine.openmp(dispatch.FOLDER)
+        machine.openmp(cpu.FOLDER)
 
 
 @needs_openmp
@@ -217,7 +217,7 @@ def test_no_team_of_a_library_that_torch_does_not_use(monkeypatch):
     other = SimpleNamespace(GOMP_parallel=ctypes.CFUNCTYPE(None)(lambda: None))
     monkeypatch.setattr(ctypes, "CDLL", lambda name, **how: open_library(name, **how) if name else other)
     try:
-        assert machine.openmp(dispatch.FOLDER) is None
+        assert machine.openmp(cpu.FOLDER) is None
     finally:
         machine.openmp.cache_clear()
 

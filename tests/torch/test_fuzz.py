@@ -31,7 +31,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from refocal.torch import dispatch, focal_gradient, focal_loss, sigmoid_focal_loss, which_form
+from refocal.torch import cpu, dispatch, focal_gradient, focal_loss, sigmoid_focal_loss, which_form
 
 CASES = 100
 """How many cases a block has. With the slow blocks, for three forms, there are 5,400 against float64."""
@@ -49,7 +49,7 @@ def blocks(count: int) -> list[Any]:
 def form(request, monkeypatch):
     """Every form of the losses in turn, see `refocal.torch.dispatch`; an operator runs the kernel too."""
     if request.param != "kernel":
-        monkeypatch.setattr(dispatch, "_kernels", {})
+        monkeypatch.setattr(cpu, "_kernels", {})
     if request.param == "formula":
         monkeypatch.setattr(dispatch, "choose", lambda *args, **options: "formula")
     return request.param

@@ -19,7 +19,7 @@ from refocal.torch import (
     FocalLoss,
     Posterior,
     SigmoidFocalLoss,
-    dispatch,
+    cpu,
     focal_gradient,
     focal_loss,
     sigmoid_focal_loss,
@@ -32,7 +32,7 @@ GAMMAS = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0]
 def _kernels(request, monkeypatch):
     """Every test runs both ways: what kernels do not take, and where Numba is missing, must be the same."""
     if request.param == "without":
-        monkeypatch.setattr(dispatch, "_kernels", {})
+        monkeypatch.setattr(cpu, "_kernels", {})
 
 
 def seeded(seed: int = 0) -> torch.Generator:

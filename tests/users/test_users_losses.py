@@ -33,7 +33,7 @@ from refocal.torch import (
     Poly1FocalLoss,
     Posterior,
     SigmoidFocalLoss,
-    dispatch,
+    cpu,
     focal_gradient,
     focal_loss,
     sigmoid_focal_loss,
@@ -53,7 +53,7 @@ def raises(kind, text):
 @pytest.fixture(params=["with kernels", "without"])
 def forms(request, monkeypatch):
     if request.param == "without":
-        monkeypatch.setattr(dispatch, "_kernels", {})
+        monkeypatch.setattr(cpu, "_kernels", {})
 
 
 # The class axis

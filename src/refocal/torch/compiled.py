@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from refocal.torch import cuda, dispatch
+from refocal.torch import cpu, cuda, dispatch
 from refocal.torch.eager import KEEP, OF_ROWS, TENSORS, Loss, Sigmoid, Softmax, working_dtype
 
 SOFTMAX = "Tensor z, Tensor target, Tensor? gammas, Tensor? weight, "
@@ -40,7 +40,7 @@ def softmax_rows(*args: Any) -> tuple[Tensor, Tensor]:
     if cuda.serves(Softmax, p.z):
         rows, kept = cuda.losses(p)
     else:
-        rows, kept, *_ = dispatch.kernel_losses(p, dispatch.record_of(p), "none")
+        rows, kept, *_ = cpu.losses(p, cpu.record_of(p), "none")
     return rows, rows.new_empty(_kept_shape(p)) if kept is None else kept
 
 
@@ -56,7 +56,7 @@ def softmax_gradient(grad: Tensor, kept: Tensor, *args: Any) -> Tensor:
     p, found = Softmax(*args), kept if kept.numel() else None
     if cuda.serves(Softmax, p.z):
         return _as_promised(p.z, cuda.gradient(p, found, grad))
-    return _as_promised(p.z, dispatch.kernel_gradient(p, found, grad, 1.0))
+    return _as_promised(p.z, cpu.gradient(p, found, grad, 1.0))
 
 
 @_operator("softmax_total", f"({SOFTMAX}, bool mean) -> (Tensor, Tensor, Tensor)")  # type: ignore[untyped-decorator]
@@ -66,9 +66,9 @@ def softmax_total(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
     *given, mean = args
     p = Softmax(*given)
     reduction = "mean" if mean else "sum"
-    loss, kept, number, _ = dispatch.kernel_losses(p, dispatch.record_of(p), reduction, ahead=p.z.numel())
+    loss, kept, number, _ = cpu.losses(p, cpu.record_of(p), reduction, ahead=p.z.numel())
     if kept is None:  # the mean of no rows
-        kept = dispatch.kernel_gradient(p, None, p.z.new_ones(()), number)
+        kept = cpu.gradient(p, None, p.z.new_ones(()), number)
     return loss, p.z.new_full((), number), _as_promised(p.z, kept)
 
 
@@ -78,7 +78,7 @@ def sigmoid_losses(*args: Any) -> Tensor:
     p = Sigmoid(*args)
     if cuda.serves(Sigmoid, p.z):
         return _as_promised(p.z, cuda.losses(p)[0])
-    return _as_promised(p.z, dispatch.kernel_losses(p, dispatch.record_of(p), "none")[0])
+    return _as_promised(p.z, cpu.losses(p, cpu.record_of(p), "none")[0])
 
 
 @_operator("sigmoid_gradient", f"(Tensor grad, {SIGMOID}) -> Tensor")  # type: ignore[untyped-decorator]
@@ -87,7 +87,7 @@ def sigmoid_gradient(grad: Tensor, *args: Any) -> Tensor:
     p = Sigmoid(*args)
     if cuda.serves(Sigmoid, p.z):
         return _as_promised(p.z, cuda.gradient(p, None, grad))
-    return _as_promised(p.z, dispatch.kernel_gradient(p, None, grad, 1.0))
+    return _as_promised(p.z, cpu.gradient(p, None, grad, 1.0))
 
 
 def loss_of(p: Loss, reduction: str) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from refocal.torch import dispatch
+from refocal.torch import cpu, dispatch
 from refocal.torch.eager import Softmax
 
 MOST = 256
@@ -47,7 +47,7 @@ def loss_again(kind: object, z: Tensor, target: Tensor, reduction: str) -> Tenso
     inputs = inputs.copy()
     inputs[1], inputs[at] = z.data_ptr(), target.data_ptr()
     p = Softmax(z, target, None, None, *numbers)
-    return dispatch.apply(p, dispatch.Record(kernel, inputs, [target, z], z, n), reduction)
+    return dispatch.apply(p, cpu.Record(kernel, inputs, [target, z], z, n), reduction)
 
 
 def remember(kind: object, p: Softmax, target: Tensor) -> None:
@@ -56,6 +56,6 @@ def remember(kind: object, p: Softmax, target: Tensor) -> None:
         return
     if len(_known) >= MOST:
         _known.clear()
-    r, at = dispatch.record_of(p), 8 if not p.hard else 7 if p.smoothing else 6  # the fields of the kernels
+    r, at = cpu.record_of(p), 8 if not p.hard else 7 if p.smoothing else 6  # the fields of the kernels
     as_given = all(x is p.z or x is target for x in r.owners)
     _known[kind] = (p[4:], r.kernel, r.inputs, at, r.n) if as_given else None

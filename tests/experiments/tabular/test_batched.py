@@ -8,7 +8,7 @@ from torch import nn
 from refocal import Focal, Poly1Focal
 from refocal.experiments.tabular import Recipe
 from refocal.experiments.tabular.batched import Models, Trial, train
-from refocal.torch import FocalLoss, dispatch
+from refocal.torch import FocalLoss, cpu
 
 N, D, K = 70, 5, 3
 RECIPE = Recipe(hidden=7, epochs=3, batch_size=16, weight_decay=1e-3)
@@ -89,7 +89,7 @@ def test_single_precision_is_close_to_double(problem, model, compiled, monkeypat
     trials = make_trials(x, 2)
     exact = train(x, y, trials, OBJECTIVES, K, model, RECIPE)
     if not compiled:
-        monkeypatch.setattr(dispatch, "_kernels", {})
+        monkeypatch.setattr(cpu, "_kernels", {})
     trials = [Trial(t.rows, t.center.float(), t.scale.float(), t.seed) for t in trials]
     close = train(x.float(), y.int(), trials, OBJECTIVES, K, model, RECIPE)  # labels of any integer type
     torch.testing.assert_close(close.layers, exact.layers, rtol=1e-4, atol=1e-5, check_dtype=False)
