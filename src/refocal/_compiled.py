@@ -21,6 +21,7 @@ from refocal import kernels
 from refocal._arrays import Array, are_plain_tensors, is_numpy, is_torch, namespace, works_in_blocks
 from refocal._checks import TOLERANCE
 from refocal.kernels import cuda
+from refocal.kernels.pages import in_large_pages
 
 ENOUGH = 1 << 18
 """From so many entries on: array operations do fewer in some milliseconds, while Numba takes half a second to
@@ -79,7 +80,7 @@ def psi(
     of_class = np.zeros((2, k if own else 0))
     if own:
         of_class[0], of_class[1] = gammas, 0.0 if log_weights is None else -np.asarray(log_weights)
-    out = namespace(x).empty(x.shape, dtype=x.dtype)
+    out = _room_for(x)
     size = _size(x)
     run = module.psi_of_floats if size == 4 else module.psi_of_doubles
     first, at = (0.0, of_class.ctypes.data) if own else (gammas[0], 0)
@@ -113,7 +114,7 @@ def minimizer(
     if module is None or where is None:
         return None
     k, size = posterior.shape[axis], _size(posterior)
-    out = namespace(posterior).empty(posterior.shape, dtype=posterior.dtype)
+    out = _room_for(posterior)
     run = module.minimizer_of_floats if size == 4 else module.minimizer_of_doubles
     # Newton's error after a step goes with the step's square, and with the curvature, at most gamma.
     info = np.finfo(np.float32 if size == 4 else np.float64)
@@ -137,7 +138,7 @@ def binary_posterior(z: Array, gamma: float, shift: float, *, logarithm: bool) -
         module = kernels.load("odds")
     if module is None or not (z.flags.c_contiguous if is_numpy(z) else z.is_contiguous()):
         return None
-    size, out = _size(z), namespace(z).empty(z.shape, dtype=z.dtype)
+    size, out = _size(z), _room_for(z)
     numbers = np.zeros(2, np.float32 if size == 4 else np.float64)
     run = module.odds_of_floats if size == 4 else module.odds_of_doubles
     fields = (_address(z), gamma, shift, logarithm, _address(out), numbers.ctypes.data)
@@ -249,6 +250,12 @@ def _run(
         which = namespace(x).isnan(result[..., 0])
         result[which] = plain(rows[which])
     return out
+
+
+def _room_for(x: Array) -> Array:
+    """Return an array of the same shape, in one piece."""
+    out = namespace(x).empty(x.shape, dtype=x.dtype)
+    return out if is_numpy(out) else in_large_pages(out)  # NumPy asks for them itself
 
 
 def _fits(x: Array) -> bool:

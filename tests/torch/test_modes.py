@@ -396,6 +396,8 @@ def test_the_operators_keep_the_rules_of_pytorch():
     some = torch.where(v > 0.3, -1, v)
     for args in ((z, v, 2.0, 0.25, 0.75, None, 0.0), (z, some, 1.5, 0.5, 0.75, -1.0, 0.1)):
         assert set(torch.library.opcheck(compiled.sigmoid_losses, args).values()) == {"SUCCESS"}
+        for mean in (True, False):
+            assert set(torch.library.opcheck(compiled.sigmoid_total, (*args, mean)).values()) == {"SUCCESS"}
     for name in ("hard rows", "soft", "sigmoid", "sigmoid, some ignored", "gamma of rows", "classes first"):
         f = LOSSES[name]
         vmapped = torch.compile(torch.func.vmap(f), backend="aot_eager", fullgraph=True)

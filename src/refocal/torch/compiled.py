@@ -81,9 +81,22 @@ def sigmoid_losses(*args: Any) -> Tensor:
     return _as_promised(p.z, cpu.losses(p, cpu.record_of(p), "none")[0])
 
 
+@_operator("sigmoid_total", f"({SIGMOID}, bool mean) -> (Tensor, Tensor)")  # type: ignore[untyped-decorator]
+def sigmoid_total(*args: Any) -> tuple[Tensor, Tensor]:
+    """Return the mean or the sum of the losses of binary problems, and what a mean was divided by."""
+    *given, mean = args
+    p = Sigmoid(*given)
+    reduction = "mean" if mean else "sum"
+    if cuda.serves(Sigmoid, p.z):
+        loss, number = cuda.losses(p, reduction)
+        return loss, loss.new_ones(()) if number is None else number.clone()
+    loss, _, count, _ = cpu.losses(p, cpu.record_of(p), reduction)
+    return loss, loss.new_full((), count)
+
+
 @_operator("sigmoid_gradient", f"(Tensor grad, {SIGMOID}) -> Tensor")  # type: ignore[untyped-decorator]
 def sigmoid_gradient(grad: Tensor, *args: Any) -> Tensor:
-    """Return the gradient by the logits."""
+    """Return the gradient by the logits; grad is a number, or one for each loss."""
     p = Sigmoid(*args)
     if cuda.serves(Sigmoid, p.z):
         return _as_promised(p.z, cuda.gradient(p, None, grad))
@@ -94,6 +107,9 @@ def loss_of(p: Loss, reduction: str) -> Tensor:
     """Return a loss by an operator."""
     if isinstance(p, Softmax) and reduction != "none" and _ahead(p):
         loss: Tensor = softmax_total(*p, reduction == "mean")[0]
+        return loss
+    if isinstance(p, Sigmoid) and reduction != "none":
+        loss = sigmoid_total(*p, reduction == "mean")[0]
         return loss
     losses = softmax_rows(*p)[0] if isinstance(p, Softmax) else sigmoid_losses(*p)
     return p.reduced(losses, reduction)
@@ -120,6 +136,12 @@ def _(z: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
     return z.new_empty(()), z.new_empty(()), torch.empty_like(z)
 
 
+@sigmoid_total.register_fake  # type: ignore[untyped-decorator]
+def _(z: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
+    loss = z.new_empty((), dtype=working_dtype(z))
+    return loss, loss.new_empty(())
+
+
 softmax_gradient.register_fake(lambda grad, kept, z, *args: torch.empty_like(z))
 sigmoid_losses.register_fake(lambda z, *args: torch.empty_like(z, dtype=working_dtype(z)))
 sigmoid_gradient.register_fake(lambda grad, z, *args: torch.empty_like(z))
@@ -128,12 +150,16 @@ sigmoid_gradient.register_fake(lambda grad, z, *args: torch.empty_like(z))
 # Gradients
 
 
-def _keep(ctx: Any, inputs: Any, output: Any) -> None:
-    kept = output[1:] if isinstance(output, tuple) else ()
-    tensors = TENSORS[Softmax if kept else Sigmoid]
-    ctx.mark_non_differentiable(*kept)
-    ctx.save_for_backward(*inputs[:tensors], *kept)
-    ctx.numbers = inputs[tensors:]
+def _keep(kind: type[Loss]) -> Callable[[Any, Any, Any], None]:
+    tensors = TENSORS[kind]
+
+    def keep(ctx: Any, inputs: Any, output: Any) -> None:
+        kept = output[1:] if isinstance(output, tuple) else ()
+        ctx.mark_non_differentiable(*kept)
+        ctx.save_for_backward(*inputs[:tensors], *kept)
+        ctx.numbers = inputs[tensors:]
+
+    return keep
 
 
 def _softmax_backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
@@ -156,6 +182,14 @@ def _sigmoid_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return _gradients(ctx, p, grad, lambda: sigmoid_gradient(grad, *p))
 
 
+def _sigmoid_total_backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+    *tensors, number = ctx.saved_tensors
+    *numbers, mean = ctx.numbers
+    p, scale = Sigmoid(*tensors, *numbers), grad / number
+    by_z = lambda: sigmoid_gradient(scale, *p)  # noqa: E731
+    return *_gradients(ctx, p, grad, by_z, "mean" if mean else "sum", scale), None
+
+
 def _gradients(
     ctx: Any,
     p: Loss,
@@ -172,9 +206,10 @@ def _gradients(
     return by_z() if wanted[0] else None, by_target, *others
 
 
-softmax_total.register_autograd(_total_backward, setup_context=_keep)
-softmax_rows.register_autograd(_softmax_backward, setup_context=_keep)
-sigmoid_losses.register_autograd(_sigmoid_backward, setup_context=_keep)
+softmax_rows.register_autograd(_softmax_backward, setup_context=_keep(Softmax))
+softmax_total.register_autograd(_total_backward, setup_context=_keep(Softmax))
+sigmoid_losses.register_autograd(_sigmoid_backward, setup_context=_keep(Sigmoid))
+sigmoid_total.register_autograd(_sigmoid_total_backward, setup_context=_keep(Sigmoid))
 
 
 # Under vmap: rows and entries do not know of each other, so one more axis in front is one more axis of rows.
@@ -198,13 +233,23 @@ def _(info: Any, in_dims: Any, *args: Any) -> Any:
     return (rows, kept.view(size, -1, 3) if kept.numel() else kept.expand(size, 0)), (0, 0)
 
 
-@softmax_total.register_vmap  # type: ignore[untyped-decorator]
-def _(info: Any, in_dims: Any, *args: Any) -> Any:
-    def of(i: int) -> list[Any]:
-        return [x if at is None else x.select(at, i) for x, at in zip(args, in_dims, strict=True)]
+def _one_by_one(operator: Any) -> Callable[..., Any]:
+    """Return the rule for an operator whose problems each have a mean of their own."""
 
-    results = [softmax_total(*of(i)) for i in range(info.batch_size)]  # each has a mean of its own
-    return tuple(torch.stack(x) for x in zip(*results, strict=True)), (0, 0, 0)
+    def rule(info: Any, in_dims: Any, *args: Any) -> Any:
+        def of(i: int) -> list[Any]:
+            return [x if at is None else x.select(at, i) for x, at in zip(args, in_dims, strict=True)]
+
+        results = [
+            torch.stack(x) for x in zip(*(operator(*of(i)) for i in range(info.batch_size)), strict=True)
+        ]
+        return tuple(results), (0,) * len(results)
+
+    return rule
+
+
+softmax_total.register_vmap(_one_by_one(softmax_total))
+sigmoid_total.register_vmap(_one_by_one(sigmoid_total))
 
 
 @sigmoid_losses.register_vmap  # type: ignore[untyped-decorator]

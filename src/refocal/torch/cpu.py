@@ -12,6 +12,7 @@ from torch import Tensor
 
 from refocal._checks import LARGEST_GAMMA
 from refocal.kernels import load, rows
+from refocal.kernels.pages import in_large_pages
 from refocal.torch.eager import KEEP, OF_ROWS, Loss, Number, Sigmoid, Softmax, bad_target
 
 FEW, FEW_OF_PIXELS = KEEP - 1, 160
@@ -62,7 +63,7 @@ def losses(p: Loss, r: Record, reduction: str, ahead: int = 0) -> tuple[Tensor, 
     both = not each and r.z.numel() <= ahead and r.kernel[4:] == "_columns"
     kept, where, loss = None, NOWHERE, r.z
     if each:
-        loss = r.z.new_empty(p.rows) if isinstance(p, Softmax) else torch.empty_like(r.z)
+        loss = r.z.new_empty(p.rows) if isinstance(p, Softmax) else in_large_pages(torch.empty_like(r.z))
     if keep:
         kept = r.z.new_empty(r.n, 3)
     elif both:
@@ -97,13 +98,13 @@ def gradient(p: Loss, kept: Tensor | None, grad: Tensor, count: float) -> Tensor
 
 
 def _place_for_gradient(p: Loss, r: Record) -> tuple[Tensor, tuple[int, int, int, int, int]]:
-    result = torch.empty_like(r.z)
+    result = in_large_pages(torch.empty_like(r.z))
     if isinstance(p, Sigmoid):
         return result, (result.data_ptr(), *NOWHERE[1:])
     if result.stride() == r.z.stride():
-        return result, (result.data_ptr(), *r.inputs[2:6])  # type: ignore[return-value]
+        return result, (result.data_ptr(), *r.inputs[2:6])
     if _rows(result, p.dim) is None:
-        result = torch.empty_like(r.z, memory_format=torch.contiguous_format)
+        result = in_large_pages(torch.empty_like(r.z, memory_format=torch.contiguous_format))
     return _readable_rows(result, p.dim)
 
 

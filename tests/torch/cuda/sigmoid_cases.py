@@ -214,6 +214,8 @@ def test_the_operators_keep_what_they_promise():
     z, y = problem(6)
     z, numbers = z.clamp(-9, 9), (2.0, 0.25, 0.75, None, 0.0)
     torch.library.opcheck(compiled.sigmoid_losses, (z.requires_grad_(), y, *numbers))
+    for mean in (True, False):
+        torch.library.opcheck(compiled.sigmoid_total, (z, y, *numbers, mean))
     torch.library.opcheck(compiled.sigmoid_gradient, (torch.ones(6), z.detach(), y, *numbers))
     torch.library.opcheck(compiled.sigmoid_losses, (z.detach().half(), y, *numbers))
 
