@@ -377,3 +377,28 @@ def test_bad_input(options, error, message):
     arguments = {"logits": np.log(posterior), "labels": labels, "objective": FOCAL} | options
     with pytest.raises(error, match=message):
         choose_calibration(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("objective", "task"),
+    [
+        (refocal.Focal(2.0), "multiclass"),
+        (refocal.Focal(2.0, label_smoothing=0.1), "multiclass"),
+        (refocal.SigmoidFocal(2.0, 0.25), "binary"),
+        (refocal.OneVsRest(refocal.SigmoidFocal(2.0, 0.25)), "multiclass"),
+    ],
+)
+def test_where_a_search_begins_does_not_show_where_it_ends(objective, task):
+    from refocal.calibration._candidates import candidates
+    from refocal.calibration._problem import problem_of
+
+    posterior, labels = made(600, k=2 if task == "binary" else 4, seed=3)
+    z = 1.4 * np.log(posterior) + np.random.default_rng(0).normal(size=posterior.shape)
+    problem = problem_of(z[:, 1] - z[:, 0] if task == "binary" else z, labels, task, objective, -1)
+    some = problem.take(np.arange(400))
+    alone, begun = candidates(some, objective), candidates(some, objective, candidates(problem, objective))
+    assert list(alone) == list(begun)
+    nll = {name: [some.nll(f.way).mean() for f in (alone[name], begun[name])] for name in alone}
+    for name, (one, other) in nll.items():
+        assert other == pytest.approx(one, abs=1e-9), name
+        assert begun[name].way.temperature == pytest.approx(alone[name].way.temperature, rel=1e-3), name

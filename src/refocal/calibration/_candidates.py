@@ -38,8 +38,12 @@ Candidates: TypeAlias = dict[str, Fitted | str]
 """Each method by its name, or the reason why it cannot be fitted."""
 
 
-def candidates(problem: Problem, objective: Objective) -> Candidates:
-    """Return every method that makes sense for the objective, fitted to a problem."""
+def candidates(problem: Problem, objective: Objective, near: Candidates | None = None) -> Candidates:
+    """Return every method that makes sense for the objective, fitted to a problem.
+
+    ``near`` is what was fitted to these rows and some more. Searches begin there; they end at a minimum of
+    these rows alone.
+    """
     plain = objective.without_smoothing()
     found: Candidates = {"raw": Fitted(Way())}
 
@@ -49,7 +53,11 @@ def candidates(problem: Problem, objective: Objective) -> Candidates:
         except ValueError as error:
             found.update(dict.fromkeys(names, str(error)))
 
-    attempt(("ts_nll",), lambda: {"ts_nll": _scaled(fit_temperature(problem, "nll"))})
+    def begin(name: str) -> Fit | None:
+        known = None if near is None else near.get(name)
+        return None if known is None or isinstance(known, str) else _fit_of(known)
+
+    attempt(("ts_nll",), lambda: {"ts_nll": _scaled(fit_temperature(problem, "nll", near=begin("ts_nll")))})
     if plain_gamma(objective) != 0:
         links = {"": with_floor(plain, problem.n_rows)}
         if plain is not objective:
@@ -57,7 +65,7 @@ def candidates(problem: Problem, objective: Objective) -> Candidates:
         found |= {f"psi{suffix}": Fitted(way) for suffix, way in links.items()}
 
         def own_loss() -> dict[str, Fitted]:
-            fit = fit_temperature(problem, objective)
+            fit = fit_temperature(problem, objective, near=begin("ts_fl"))
             after = {f"psi_ts_fl{suffix}": _scaled(fit, way) for suffix, way in links.items()}
             return {"ts_fl": _scaled(fit), **after}
 
@@ -65,9 +73,9 @@ def candidates(problem: Problem, objective: Objective) -> Candidates:
         # On a softmax this is for psi alone, with its exact derivatives.
         if problem.kind != "softmax" or plain.plain_gamma:
             way = links[""]
-            attempt(("focal_ts",), lambda: {"focal_ts": _scaled(fit_link_temperature(problem, way), way)})
+            attempt(("focal_ts",), lambda: {"focal_ts": _linked(problem, way, begin("focal_ts"))})
     if problem.kind != "one-vs-rest":
-        attempt(("focal_ts_free",), lambda: {"focal_ts_free": _free(problem, plain)})
+        attempt(("focal_ts_free",), lambda: {"focal_ts_free": _free(problem, plain, begin("focal_ts_free"))})
     if problem.kind == "sigmoid":
         attempt(("platt",), lambda: {"platt": _scaled(fit_platt(problem))})
     if problem.task == "multilabel" or problem.kind == "one-vs-rest":
@@ -94,9 +102,7 @@ def _add_each_label(problem: Problem, found: Candidates) -> None:
 
 def _each_label(problem: Problem, pooled: Fitted, plan: Callable[[Problem, Way, int], Fit]) -> Fitted:
     way = pooled.way
-    assert isinstance(way.temperature, float)  # pooled
-    assert isinstance(way.bias, float)
-    shared = Fit.of(way.temperature, way.bias, pooled.converged)
+    shared = _fit_of(pooled)
     fits, by_all = fit_each_label(problem, shared, lambda part, j: plan(part, way, j))
     temperature = tuple(fit.temperature for fit in fits)
     bias = tuple(fit.bias for fit in fits) if any(fit.bias for fit in fits) else 0.0
@@ -107,12 +113,25 @@ def _scaled(fit: Fit, way: Way = Way()) -> Fitted:  # noqa: B008  (it is a const
     return Fitted(way._replace(temperature=fit.temperature, bias=fit.bias), fit.converged)
 
 
-def _free(problem: Problem, plain: Objective) -> Fitted:
+def _fit_of(pooled: Fitted) -> Fit:
+    """Return the fit that a method of one temperature came from."""
+    way, link = pooled.way, pooled.way.link
+    assert isinstance(way.temperature, float)
+    assert isinstance(way.bias, float)
+    gamma = link.gamma if isinstance(link, Focal | SigmoidFocal) and isinstance(link.gamma, float) else 0.0
+    return Fit.of(way.temperature, way.bias, pooled.converged)._replace(gamma=gamma)
+
+
+def _linked(problem: Problem, way: Way, near: Fit | None) -> Fitted:
+    return _scaled(fit_link_temperature(problem, way, near), way)
+
+
+def _free(problem: Problem, plain: Objective, near: Fit | None) -> Fitted:
     if problem.kind != "sigmoid":
-        fit = fit_focal_temperature(problem)
+        fit = fit_focal_temperature(problem, near=near)
         return _scaled(fit, Way(link=Focal(fit.gamma)))
     alpha = plain.alpha if isinstance(plain, SigmoidFocal) else None
-    fit = fit_focal_temperature(problem, alpha)
+    fit = fit_focal_temperature(problem, alpha, near)
     return _scaled(fit, Way(link=SigmoidFocal(fit.gamma, alpha)))
 
 

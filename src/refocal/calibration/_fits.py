@@ -74,10 +74,14 @@ class Fit(NamedTuple):
 
 
 def fit_temperature(
-    problem: Problem, objective: str | Objective, gamma: float | None = None, n_bins: int = 10
+    problem: Problem,
+    objective: str | Objective,
+    gamma: float | None = None,
+    n_bins: int = 10,
+    near: Fit | None = None,
 ) -> Fit:
-    """Return the fit of `TemperatureScaling`."""
-    start = _start(problem)
+    """Return the fit of `TemperatureScaling`; ``near`` is one to begin at, as of most of the same rows."""
+    start = _start(problem, near)
     if objective == "nll":
         return Fit(*newton(_nll(problem), start.log_b, start))
     if objective == "ece":
@@ -91,13 +95,15 @@ def fit_temperature(
         if gamma is None:
             return _by_differences(problem, _mean_loss(objective), start)
     assert gamma is not None  # "focal" has one
-    best, _, _ = newton(lambda u: focal_at(start.rows, u, gamma), start.log_b, start, strict=False)
+    best = start.log_b
+    if near is None:
+        best, _, _ = newton(lambda u: focal_at(start.rows, u, gamma), best, start, strict=False)
     return Fit(*newton(lambda u: focal_at(problem.rows, u, gamma), best, start))
 
 
-def fit_link_temperature(problem: Problem, way: Way) -> Fit:
+def fit_link_temperature(problem: Problem, way: Way, near: Fit | None = None) -> Fit:
     """Return the T at which the NLL of a link after it is smallest."""
-    start = _start(problem)
+    start = _start(problem, near)
     if isinstance(way.link, SigmoidFocal) and problem.kind == "sigmoid" and not way.link.label_smoothing:
         powers, shift = way.link._parameters(problem.z, 1)
         surface = sigmoid_psi(problem.z, problem.one, shift, powers)
@@ -106,8 +112,9 @@ def fit_link_temperature(problem: Problem, way: Way) -> Fit:
     gamma = None if way.link is None else way.link.plain_gamma
     if gamma is not None:
         point, bounds = np.array([start.log_b, gamma]), (gamma, gamma)
-        found = quasi_newton(_psi(start.rows), point, start, bounds, strict=False)
-        found = quasi_newton(_psi(problem.rows), found.point, start, bounds)
+        if near is None:
+            point = quasi_newton(_psi(start.rows), point, start, bounds, strict=False).point
+        found = quasi_newton(_psi(problem.rows), point, start, bounds)
         return Fit(float(found.point[0]), found.passes, found.converged, gamma)
 
     def mean(part: Problem, u: float) -> float:
@@ -116,16 +123,16 @@ def fit_link_temperature(problem: Problem, way: Way) -> Fit:
     return _by_differences(problem, mean, start)
 
 
-def fit_focal_temperature(problem: Problem, alpha: Any = None) -> Fit:
+def fit_focal_temperature(problem: Problem, alpha: Any = None, near: Fit | None = None) -> Fit:
     """Return T and gamma at which the NLL of psi after T is smallest; alpha is that of sigmoid scores."""
-    start = _start(problem)
+    start = _start(problem, near)
     if problem.kind == "sigmoid":
         shift = SigmoidFocal(0.0, alpha)._parameters(problem.z, 1)[1]
         surface = first = sigmoid_psi(problem.z, problem.one, shift)
     else:
         surface, first = _psi(problem.rows), _psi(start.rows)
-    best, point = math.inf, np.array([start.log_b, 0.0])
-    for gamma in FREE_GAMMAS:
+    best, point = math.inf, np.array([start.log_b, 0.0 if near is None else near.gamma])
+    for gamma in FREE_GAMMAS if near is None else ():
         found = quasi_newton(first, np.array([point[0], gamma]), start, (gamma, gamma), strict=False)
         if found.value < best:
             best, point = found.value, found.point
@@ -212,18 +219,19 @@ def _logistic(odds: Floats, one: Any, *slopes: Floats) -> tuple[float, Floats, F
     return float(value), gradient, fisher
 
 
-def _start(problem: Problem, *, perfect: bool = False) -> Start:
+def _start(problem: Problem, near: Fit | None = None, *, perfect: bool = False) -> Start:
     if problem.kind == "one-vs-rest":
         spread = np.abs(problem.z.astype(np.float64))
         if not spread.any():
             raise ValueError("logits must not all be 0: they are, and T is arbitrary")
         centre = -math.log(np.median(spread[spread > 0]))
-        return Start(problem.rows, centre, centre)
+        return Start(problem.rows, centre, centre if near is None else near.log_b)
     if perfect and not problem.rows.gap.any():  # a bias may still be of use
         spread = np.abs(problem.z[np.isfinite(problem.z)])
         centre = -math.log(np.median(spread)) if spread.any() else 0.0
         return Start(problem.rows, centre, centre)
-    return Start.of(problem.rows, pairs=problem.kind == "sigmoid")
+    log_b = None if near is None else near.log_b
+    return Start.of(problem.rows, log_b, pairs=problem.kind == "sigmoid")
 
 
 def _nll(problem: Problem) -> Callable[[float], Derivatives]:

@@ -185,8 +185,8 @@ class Start(NamedTuple):
     """Where NLL is smallest on those rows."""
 
     @classmethod
-    def of(cls, rows: Rows, *, pairs: bool = False) -> Start:
-        """Search on some of the rows, and refuse data for which no T can be found.
+    def of(cls, rows: Rows, log_b: float | None = None, *, pairs: bool = False) -> Start:
+        """Search on some of the rows, unless a log b is given, and refuse data for which no T can be found.
 
         Pairs are two classes with the logits 0 and z, of which the caller knows z alone.
         """
@@ -205,8 +205,8 @@ class Start(NamedTuple):
                 "to T = 0; fit on rows that the model was not trained on, or on more of them"
             )
         centre = -math.log(np.median(spread[spread > 0]))
-        start = cls(some, centre, centre + RUNAWAY)
-        if not some.gap.any():
+        start = cls(some, centre, centre + RUNAWAY if log_b is None else log_b)
+        if log_b is not None or not some.gap.any():
             return start
         return start._replace(log_b=newton(lambda u: nll_at(some, u), start.centre, start, strict=False)[0])
 

@@ -120,10 +120,10 @@ def choose_calibration(
         objective = SigmoidFocal(2.0, alpha=None) if problem.kind == "sigmoid" else Focal(2.0)
     parts = np.array_split(np.random.default_rng(seed).permutation(n), n_folds)
     fitted = candidates(problem, objective)
-    folds = [
-        _Fold(part, problem.take(part), candidates(problem.take(np.delete(np.arange(n), part)), objective))
-        for part in parts
-    ]
+    folds = []
+    for part in parts:
+        rest = problem.take(np.delete(np.arange(n), part))
+        folds.append(_Fold(part, problem.take(part), candidates(rest, objective, fitted)))
     # A part without a fit leaves the method out, with the reason: it could not be measured on all rows.
     every = (*(fold.fits for fold in folds), fitted)
     skipped = {name: fit for fits in every for name, fit in fits.items() if isinstance(fit, str)}

@@ -95,18 +95,25 @@ def _column_cells(
     """Return the residuals of m columns, each with bins of its own."""
     first, others = np.empty((n, m)), []
     # Rows, residuals, their squares, and confidences in every bin; bins of different columns have
-    # different numbers.
+    # different numbers. Those of the first bins, which are most, are sums of columns: no index is needed.
     sums = np.zeros((4, m * n_bins))
+    edge = _first_edges(n_bins, edges)
     for part, block, hit in blocks:
         values = block.astype(np.float64)
-        residual = (hit - values) / (n * m)
-        index = _bins_of(values, n_bins, edges)
-        flat = (index + np.arange(m) * n_bins).reshape(-1)
+        outside = values > edge
+        row, column = np.nonzero(outside)
+        inside = np.where(outside, 0, (hit - values) / (n * m))
+        first[part] = inside
+        confidence = np.where(outside, 0, values)
+        counts = len(values) - np.count_nonzero(outside, axis=0)
+        squares = np.einsum("nm,nm->m", inside, inside)
+        sums[:, ::n_bins] += counts, inside.sum(axis=0), squares, confidence.sum(axis=0)
+        values = values[row, column]
+        residual = (hit[row, column] - values) / (n * m)
+        cell = column * n_bins + _bins_of(values, column, n_bins, edges)
         for total, weight in zip(sums, (None, residual, residual**2, values), strict=True):
-            total += np.bincount(flat, None if weight is None else weight.reshape(-1), m * n_bins)
-        row, column = np.nonzero(index)
-        others.append((row + part.start, flat.reshape(index.shape)[row, column], residual[row, column]))
-        first[part] = np.where(index == 0, residual, 0)
+            total += np.bincount(cell, weight, m * n_bins)
+        others.append((row + part.start, cell, residual))
     row, cell, rest = (np.concatenate(parts) for parts in zip(*others, strict=True))
     return _finished(first, (row, cell, rest), sums, sums[0], 1 / (n * m))
 
@@ -114,7 +121,7 @@ def _column_cells(
 def _pooled_cells(confidence: Floats, hit: Booleans, n_bins: int, edges: list[Floats] | None) -> Cells:
     """Return the residuals of all entries in common bins, those of a row in a bin added up."""
     n, m = confidence.shape
-    index = _bins_of(confidence, n_bins, edges)
+    index = _bins_of(confidence, None, n_bins, edges)
     keys, group = np.unique(index + np.arange(n)[:, None] * n_bins, return_inverse=True)
     row, cell = np.divmod(keys, n_bins)
     residual = np.bincount(group.reshape(-1), ((hit - confidence) / (n * m)).reshape(-1))
@@ -132,13 +139,25 @@ def _pooled_cells(confidence: Floats, hit: Booleans, n_bins: int, edges: list[Fl
     return _finished(first, (row[rest], cell[rest], residual[rest]), sums, touched, 1 / (n * m))
 
 
-def _bins_of(values: Floats, n_bins: int, edges: list[Floats] | None) -> npt.NDArray[np.intp]:
-    """Return the bin of every value: of equal width, or by inner edges, common ones or each column's."""
+def _first_edges(n_bins: int, edges: list[Floats] | None) -> Floats:
+    """Return the upper edge of the first bin, for all columns or for each."""
+    if edges is None:
+        return make_bins(n_bins).above[:1]
+    return np.array([e[0] if e.size else math.inf for e in edges])
+
+
+def _bins_of(
+    values: Floats, column: npt.NDArray[np.intp] | None, n_bins: int, edges: list[Floats] | None
+) -> npt.NDArray[np.intp]:
+    """Return the bin of every value: of equal width, or by inner edges, common ones or its column's."""
     if edges is None:
         return make_bins(n_bins).index(values)
     if len(edges) == 1:
         return edges[0].searchsorted(values)
-    return np.stack([e.searchsorted(column) for e, column in zip(edges, values.T, strict=True)], axis=1)
+    index = np.empty(values.shape, dtype=np.intp)
+    for j, e in enumerate(edges):
+        index[column == j] = e.searchsorted(values[column == j])
+    return index
 
 
 def _finished(
