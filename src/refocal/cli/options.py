@@ -18,8 +18,8 @@ T = TypeVar("T")
 log = logging.getLogger("refocal")
 
 ONE_COLUMN = (
-    "one score column is read as class 1 of a softmax of two; for the same gamma that is a sigmoid loss without "
-    "alpha. A sigmoid head that was trained with an alpha needs --sigmoid and its --alpha"
+    "one score column is read as class 1 of a softmax of two; for the same gamma that is a sigmoid loss "
+    "without alpha. A sigmoid head that was trained with an alpha needs --sigmoid and its --alpha"
 )
 
 FORMATS = ("csv", "csv.gz", "tsv", "tsv.gz", "parquet", "arrow", "npy", "npz")

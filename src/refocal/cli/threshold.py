@@ -18,9 +18,9 @@ def add_to(commands: Any) -> None:
         "the raw score that means a given probability",
         "The raw score of a sigmoid (or of class 1 of two) that means a given probability, so that a\n"
         "threshold says what it should: with alpha 0.25 and gamma 2 a score of 0.5 means a probability of\n"
-        "0.75, and one half is reached at 0.399. With --calibration it is the score from which on the method\n"
-        "that `refocal choose` found gives this probability; otherwise psi is meant. The loss is one on a\n"
-        "sigmoid, so --sigmoid may be said or left out.",
+        "0.75, and one half is reached at 0.399. With --calibration it is the score from which on the\n"
+        "method that `refocal choose` found gives this probability; otherwise psi is meant. The loss is one\n"
+        "on a sigmoid, so --sigmoid may be said or left out.",
         "  refocal threshold --gamma 2 --alpha .25 --posterior .5\n"
         "  refocal threshold --sigmoid --gamma 2 --alpha .25 --posterior .1 .5 .9",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -39,13 +40,7 @@ def thresholds_of(
         if _has_numbers_of_each(way) and not (exact and sampled.task == "multiclass"):
             continue  # each class or label has a curve of its own
         for title, low, logits in shares:
-
-            def meaning(
-                score: Floats, way: Way = way, logits: Callable[[Floats], Floats] = logits
-            ) -> Floats:
-                p = _probs(way, logits(score))
-                return p if p.ndim == 1 else p[:, -1]
-
+            meaning = functools.partial(_meaning, way, logits)
             score = np.linspace(low, 1, CURVE_POINTS)
             curves.append(Curve(title, tuple(score.tolist()), tuple(meaning(score).tolist()), name))
             scores.append(_scores_for(meaning, low))
@@ -75,6 +70,12 @@ def _probs(way: Way, logits: Floats) -> Floats:
     return np.asarray(way.probs(logits) if isinstance(way, Method) else np.exp(log_posterior_of(way, logits)))
 
 
+def _meaning(way: Way, logits: Callable[[Floats], Floats], score: Floats) -> Floats:
+    """Return the probabilities that scores mean: those of the last class or label."""
+    p = _probs(way, logits(score))
+    return p if p.ndim == 1 else p[:, -1]
+
+
 def _alone(sampled: Sampled, score: Floats) -> Floats:
     """Return logits for scores of class 1 of two, or of a sigmoid; labels all have the same."""
     with np.errstate(divide="ignore"):  # log 0 is -inf
@@ -86,7 +87,7 @@ def _alone(sampled: Sampled, score: Floats) -> Floats:
 
 
 def _shares(k: int) -> list[tuple[str, float, Callable[[Floats], Floats]]]:
-    """Return for each way to share the rest its name, the lowest score that is the largest, and the logits."""
+    """Return for each way to share the rest: its name, the lowest score that is the largest, the logits."""
     rival = np.zeros(k - 1)
     rival[0] = 1
 

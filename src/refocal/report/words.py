@@ -50,8 +50,8 @@ def warnings_of(
         if gathered.task != "multiclass":
             loss = "focal loss on a sigmoid with gamma 2 and without alpha"
         found.append(
-            f"No objective was said, so the {loss} is assumed. Say what the model was trained with, since psi "
-            "depends on it."
+            f"No objective was said, so the {loss} is assumed. Say what the model was trained with, since "
+            "psi depends on it."
         )
     if gathered.n_rows < FEW_ROWS:
         found.append(
@@ -101,8 +101,8 @@ def command_of(from_logits: bool, source: str | None, options: Sequence[str] = (
     """Return the command that applies a choice to a file.
 
     Example:
-        >>> command_of(True, "my rows.csv", ["--scores", "logit_*"])
-        "refocal apply 'my rows.csv' 'my rows-probs.csv' --scores 'logit_*' --logits --calibration choice.json"
+        >>> command_of(True, "rows.csv", ["--scores", "logit_*"])
+        "refocal apply rows.csv rows-probs.csv --scores 'logit_*' --logits --calibration choice.json"
     """
     files = ["IN", "OUT"] if source is None else [source, _output(source, options)]
     kind = "--logits" if from_logits else "--probs"
