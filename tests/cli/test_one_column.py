@@ -72,7 +72,9 @@ def test_choose_assumes_what_python_assumes(more, detections, capsys):
 def test_report_assumes_what_python_assumes(more, detections, capsys):
     found = json.loads(ran(["report", *GIVEN, *more, "-o", "page.html", "--json"], capsys))
     assert (found["task"], found["objective_given"]) == ("binary", False)
-    assert found["selection"]["winner"] == by_python(detections).winner == "platt"
+    expected = by_python(detections)
+    assert found["selection"]["methods"] == json.loads(json.dumps(expected.to_dict()["methods"]))
+    assert (found["selection"]["winner"], found["selection"]["assumed"]) == ("platt", True)
     assert found["objective"] == refocal.SigmoidFocal(2.0, None).to_dict()
     assert any("on a sigmoid with gamma 2 and without alpha is assumed" in w for w in found["warnings"])
 

@@ -276,7 +276,8 @@ def _numbers(
     assert objective is not None  # as that of the first batch
     task = gathered.task
     sampled = measure.Sampled.of(gathered)
-    selection, refusal = measure.select(sampled, objective, level=level, n_bins=n_bins, seed=seed)
+    said = objective if given else None  # so that the choice says what was assumed, too
+    selection, refusal = measure.select(sampled, said, level=level, n_bins=n_bins, seed=seed)
     winner = None if selection is None else selection.method(selection.winner)
     rows = measure.class_rows(gathered, sampled, names, winner)
     tone, headline, sentence = words.verdict(selection, refusal)
