@@ -100,7 +100,7 @@ def test_words_of_methods_with_label_smoothing():
     """psi and psi_unsmoothed are told apart, and each description stands for itself."""
     posterior, labels = made(300)
     smoothed = choose(SMOOTHED.logits(posterior), labels, SMOOTHED)
-    assert smoothed.describe("psi") == "Psi as in the paper, label smoothing left in"
+    assert smoothed.describe("psi") == "Psi with label smoothing left in, as in the paper"
     assert smoothed.describe("psi_unsmoothed") == "the objective's posterior, label smoothing taken out"
     plain = choose(FOCAL.logits(posterior), labels)
     assert plain.describe("psi") == "the objective's posterior"

@@ -157,7 +157,7 @@ def test_platt_competes_and_the_other_methods_keep_their_numbers(gamma, detectio
 
 
 def test_a_gamma_for_each_of_two_classes_stays_a_softmax(detections, capsys):
-    found = json.loads(ran(["choose", *GIVEN, "--gamma", "1,2", "--json"], capsys, NOTE))
+    found = json.loads(ran(["choose", *GIVEN, "--gamma", "1,2", "--json"], capsys))
     assert (found["task"], found["objective"]["gamma"]) == ("multiclass", [1.0, 2.0])
     assert "platt" not in {m["name"] for m in found["methods"]}
 

@@ -31,7 +31,7 @@ METHODS = {
 }
 """The methods, from simple to complex: of two that cannot be told apart, the first is chosen."""
 
-SMOOTHED = {"psi": "Psi as in the paper, label smoothing left in"}
+SMOOTHED = {"psi": "Psi with label smoothing left in, as in the paper"}
 """What methods are where the objective has label smoothing, if that is another thing."""
 
 METRICS = {

@@ -153,8 +153,11 @@ def objective_of(args: argparse.Namespace) -> Objective | None:
 
 
 def note_one_column(args: argparse.Namespace, n_columns: int) -> str | None:
-    """Say how --gamma is understood for one score column without --sigmoid, and return that; else None."""
-    if args.gamma is None or args.sigmoid or n_columns != 1:
+    """Say how --gamma is understood for one score column without --sigmoid, and return that; else None.
+
+    Who gives a gamma for each of two classes means a softmax, and is told nothing.
+    """
+    if not isinstance(args.gamma, float) or args.sigmoid or n_columns != 1:
         return None
     log.warning("%s", ONE_COLUMN)
     return ONE_COLUMN
