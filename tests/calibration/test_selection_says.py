@@ -15,6 +15,7 @@ import refocal
 import refocal.calibration._search
 from refocal import Focal, Selection, choose_calibration
 from refocal.calibration import selection
+from refocal.calibration.method import METHODS
 
 FOCAL = Focal(2.0)
 SMOOTHED = Focal(2.0, label_smoothing=0.1)
@@ -91,8 +92,37 @@ def test_dictionary_and_text():
     for m in found.methods:  # the names of the table are those of `apply`
         np.testing.assert_array_equal(found.apply(logits, method=m.name), m.probs(logits))
     assert sum(" *" in line for line in lines[1:10]) == 1
-    assert lines[-2:] == ["Held out in 5 parts of 800 rows; 95 % intervals.", found.sentence]
+    assert lines[-2:] == ["800 rows, held out in 5 parts; 95 % intervals.", found.sentence]
     assert fields["sentence"] == found.sentence
+
+
+def test_words_of_methods_with_label_smoothing():
+    """psi and psi_unsmoothed are told apart, and each description stands for itself."""
+    posterior, labels = made(300)
+    smoothed = choose(SMOOTHED.logits(posterior), labels, SMOOTHED)
+    assert smoothed.describe("psi") == "Psi with label smoothing left in, as in the paper"
+    assert smoothed.describe("psi_unsmoothed") == "the objective's posterior, label smoothing taken out"
+    plain = choose(FOCAL.logits(posterior), labels)
+    assert plain.describe("psi") == "the objective's posterior"
+    assert not any("the same" in words for words in METHODS.values())
+    winner = dataclasses.replace(smoothed, winner="psi_unsmoothed")
+    assert "psi_unsmoothed (the objective's posterior, label smoothing taken out)" in winner.sentence
+
+
+def test_the_table_has_every_number_that_was_fitted():
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=2000)
+    labels = (rng.random(2000) < scipy.special.expit(2 * z - 1)).astype(int)
+    found = choose(z, labels, None)
+    platt, free = found.method("platt"), found.method("focal_ts_free")
+    assert (platt.temperature, platt.bias) == pytest.approx((0.5, -1), rel=0.15)
+    assert platt.extras == f"bias {platt.bias:.4g}"
+    assert free.extras == f"gamma {free.link.gamma:.4g}"
+    assert f"{platt.temperature:.4g}, bias {platt.bias:.4g}  " in str(found)
+    assert f"{free.temperature:.4g}, gamma {free.link.gamma:.4g}  " in str(found)
+    frame = found.to_frame()
+    assert frame.loc["focal_ts_free", "gamma"] == free.link.gamma
+    assert frame.loc["platt", "bias"] == platt.bias
 
 
 def test_representations_are_short(sharp):

@@ -62,8 +62,11 @@ def test_threshold(capsys):
     found = json.loads(out)["thresholds"]
     assert [line["posterior"] for line in found] == [0.1, 0.75]
     assert found[1]["score"] == pytest.approx(0.5, abs=1e-9)  # the README's table
+    copied = ["threshold", "--sigmoid", "--gamma", "2", "--alpha", ".25"]  # as for `refocal apply`
+    assert printed(copied, capsys) == printed(["threshold", "--gamma", "2", "--alpha", ".25"], capsys)
     assert main(["threshold", "--posterior", ".5"]) == 2
-    assert capsys.readouterr().err == "refocal: either --gamma (and --alpha) or --objective must be said\n"
+    wanted = "--gamma, --objective or --calibration must say what the model was trained with"
+    assert capsys.readouterr().err == f"refocal: {wanted}\n"
 
 
 def test_adapters(capsys, tmp_path):
@@ -173,7 +176,7 @@ def test_binary(tmp_path, capsys):
     assert main(["choose", str(tmp_path / "in.parquet"), *map(str, given)]) == 0
     out, err = capsys.readouterr()
     assert "classes: no, yes (the distinct values, sorted)" in out
-    assert all(line.startswith("refocal: the fit did not converge: T = ") for line in err.splitlines())
+    assert err == f"refocal: {options.ONE_COLUMN}\n"
     assert json.loads(choice.read_text())["winner"] == "raw"
 
 

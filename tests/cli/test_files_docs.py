@@ -45,6 +45,9 @@ def files(tmp_path, monkeypatch):
     for day in (1, 2):
         Path(f"scores/day={day}").mkdir(parents=True)
         frame[day::2].to_parquet(f"scores/day={day}/part.parquet")
+    matched = rng.random(900) < posterior[:, 0]
+    score = refocal.score_threshold(refocal.SigmoidFocal(2.0, 0.25), posterior[:, 0])
+    pandas.DataFrame({"score": score, "matched": matched.astype(int)}).to_csv("detections.csv", index=False)
     pandas.DataFrame({"box": [1, 2, 3], "score": [0.1, 0.3, 0.5]}).to_csv("boxes.csv", index=False)
 
 
@@ -71,7 +74,7 @@ def test_commands_of_the_documents(monkeypatch, capfd):
     assert {line.split("refocal ")[1].split()[0] for line in lines} == set(COMMANDS)
     for line in lines:
         out = run(line, monkeypatch, capfd)
-        if "threshold" in line:
+        if "threshold --gamma" in line:
             assert "0.398824" in out
     boxes = pandas.read_csv("boxes-true.csv")
     assert boxes["prob_1"].round(3).tolist() == [0.008, 0.236, 0.75]

@@ -12,7 +12,7 @@ from scipy import stats as scipy_stats
 
 import refocal
 from refocal import Focal, SigmoidFocal
-from refocal.report import Report
+from refocal.report import Report, words
 
 
 def plain(x):
@@ -123,11 +123,27 @@ def test_eta_confidence_of_gamma_0_is_equal():
     assert (eta.under, eta.equal, eta.over, eta.tau_uc) == (0, 1, 0, None)
 
 
+def of_method(found, method):
+    """Return the curves of a method and the scores that mean what is wanted, one for each curve."""
+    pairs = zip(found.curves, found.scores, strict=True)
+    return [(curve, scores) for curve, scores in pairs if curve.method == method]
+
+
+def assert_points(points, score, probability):
+    """Assert that points are some of these pairs."""
+    order = np.argsort(score)
+    score, probability = score[order], probability[order]
+    given = np.array(points)
+    assert len(given) == 300
+    at = np.searchsorted(score, given[:, 0] - 1e-12)
+    np.testing.assert_allclose(given, np.stack([score, probability], axis=1)[at], atol=1e-9)
+
+
 def test_thresholds_of_two_classes_are_exact():
     z, y = rows(200, 2)
     found = Report(z, y, objective=Focal(2.0), from_logits=True).numbers.thresholds
     assert found.exact
-    (curve,), (scores,) = found.curves, found.scores
+    ((curve, scores),) = of_method(found, "psi")
     assert scores == pytest.approx(refocal.score_threshold(Focal(2.0), np.array(found.wanted)))
     assert scores[found.wanted.index(0.5)] == pytest.approx(0.5)
     for s, p in zip(curve.score, curve.probability, strict=True):
@@ -137,32 +153,73 @@ def test_thresholds_of_two_classes_are_exact():
 def test_the_sigmoid_threshold_that_means_one_half():
     z, y = entries(200, 1)
     found = Report(z[:, 0], y[:, 0], objective=SigmoidFocal(2.0, alpha=0.25), from_logits=True)
-    scores = found.numbers.thresholds.scores[0]
+    ((_, scores),) = of_method(found.numbers.thresholds, "psi")
     assert scores[2] == pytest.approx(0.3988, abs=1e-4)  # as the design says: 0.40 means 0.50
+
+
+@pytest.mark.parametrize("shape", ["binary", "two classes", "labels"])
+def test_thresholds_are_those_of_the_recommended_method_with_psi_beside_it(shape):
+    z, y = entries(1200, 2)
+    z, objective = z / 2 + 1, SigmoidFocal(2.0, alpha=0.25)  # which a slope and a bias mend
+    if shape == "binary":
+        z, y = z[:, 0], y[:, 0]
+    elif shape == "two classes":
+        z, y, objective = np.stack([-z[:, 0], z[:, 0]], axis=1), y[:, 0], Focal(2.0)
+    made = Report(z, y, objective=objective, from_logits=True)
+    found, selection = made.numbers.thresholds, made.numbers.selection
+    assert found.method == selection.winner
+    assert list(dict.fromkeys(curve.method for curve in found.curves)) == [selection.winner, "psi"]
+    assert selection.winner != "psi"
+    for method in (selection.winner, "psi"):
+        ((curve, scores),) = of_method(found, method)
+        wanted = [selection.threshold(p, method=method) for p in found.wanted]
+        assert scores == pytest.approx(wanted, rel=1e-6)
+        at = found.wanted.index(0.75)
+        assert np.interp(scores[at], curve.score, curve.probability) == pytest.approx(0.75, abs=0.01)
+    page = made.html()
+    assert f"score by {selection.winner}</th>" in page
+    assert "score by psi</th>" in page
+    assert f"By {selection.winner}, the recommended method, and beside it by psi." in page
+
+
+def test_thresholds_of_each_label_have_no_one_curve():
+    z, y = entries(1200, 2)
+    z = z * [0.4, 2.5]
+    made = Report(z, y, objective=SigmoidFocal(2.0, alpha=0.25), from_logits=True)
+    found = made.numbers.thresholds
+    assert found.method == made.numbers.selection.winner == "focal_ts_per_label"
+    assert [curve.method for curve in found.curves] == ["psi"]
+    assert_points(found.points, special.expit(z).ravel(), made.numbers.selection.apply(z).ravel())
+    assert "focal_ts_per_label has numbers for each of the labels, so there is no one curve" in made.html()
 
 
 def test_thresholds_of_more_classes_have_the_rows_near_two_curves():
     found = report().numbers.thresholds
-    assert [curve.name for curve in found.curves] == ["one rival", "all others alike"]
-    rival, alike = found.curves
+    (rival, _), (alike, _) = of_method(found, "psi")
+    assert [rival.name, alike.name] == ["one rival", "all others alike"]
     for s, p in list(zip(rival.score, rival.probability, strict=True))[::10]:
         assert p == pytest.approx(refocal.psi(np.array([s, 1 - s, 0, 0, 0]), 2.0)[0], abs=1e-12)
     for s, p in list(zip(alike.score, alike.probability, strict=True))[::10]:
         assert p == pytest.approx(refocal.psi(np.array([s, *[(1 - s) / 4] * 4]), 2.0)[0], abs=1e-12)
-    for wanted, *scores in zip(found.wanted, *found.scores, strict=True):
+    for wanted, *scores in zip(found.wanted, *(s for _, s in of_method(found, "psi")), strict=True):
         for score, rest in zip(scores, (1, 4), strict=True):
             if np.isfinite(score):
                 q = [score, *[(1 - score) / rest] * rest, *[0] * (4 - rest)]
                 assert refocal.psi(np.array(q), 2.0)[0] == pytest.approx(wanted, abs=1e-9)
     assert np.isnan(found.scores[0][0])  # 0.1 is not the largest of two
-    for s, p in found.points:
-        between = np.interp(s, alike.score, alike.probability) + 0.02
-        assert p <= between
+    _, (_, scores) = of_method(found, report().numbers.selection.winner)
+    q = np.array([scores[2], *[(1 - scores[2]) / 4] * 4])
+    assert report().numbers.selection.apply(np.log(q)[None])[0, 0] == pytest.approx(0.5, abs=1e-9)
+    z, _ = rows()
+    q, p = special.softmax(z, axis=1), report().numbers.selection.apply(z)
+    top = np.arange(len(q)), q.argmax(axis=1)
+    assert_points(found.points, q[top], p[top])
 
 
 def test_thresholds_of_weights_have_no_one_curve():
     found = Report(*rows(200, 3), objective=Focal(2.0, weight=(1.0, 2.0, 3.0)), from_logits=True).numbers
-    assert (found.thresholds.curves, len(found.thresholds.points)) == ((), 200)
+    assert of_method(found.thresholds, "psi") == []
+    assert len(found.thresholds.points) == 200
 
 
 def test_grid_is_ece_and_nll_of_psi_at_each_gamma_and_temperature():
@@ -222,12 +279,29 @@ def test_python_code_gives_what_the_choice_gives(case):
     names = {"logits": z, "scores": scores}
     exec(numbers.python, names)
     np.testing.assert_allclose(names["probs"], numbers.selection.apply(np.log(special.softmax(z, axis=1))))
-    assert numbers.command.endswith("--logits" if from_logits else "--probs")
+    kind = "--logits" if from_logits else "--probs"
+    assert numbers.command == f"refocal apply IN OUT {kind} --calibration choice.json"
 
 
-def test_command_names_the_file():
-    command = calibrated().numbers.command
-    assert command == "refocal apply 'my rows.csv' OUT --calibration choice.json --logits"
+@pytest.mark.parametrize(
+    "source, options, files",
+    [
+        ("my rows.csv", (), "'my rows.csv' 'my rows-probs.csv'"),
+        ("s3://bucket/a.csv.gz", (), "s3://bucket/a.csv.gz a-probs.csv.gz"),
+        ("day=*/*.parquet", (), "'day=*/*.parquet' probs.parquet"),
+        ("scores/", (), "scores/ scores-probs"),
+        ("-", (), "- probs.csv"),
+        ("rows", ("--from", "tsv"), "rows rows-probs.tsv --from tsv"),
+    ],
+)
+def test_command_names_the_files(source, options, files):
+    wanted = f"refocal apply {files} --logits --calibration choice.json"
+    assert words.command_of(True, source, options) == wanted
+
+
+def test_command_is_that_of_the_source():
+    wanted = words.command_of(True, "my rows.csv")
+    assert calibrated().numbers.command == wanted
 
 
 def test_probabilities_give_the_same_report_as_their_logits():

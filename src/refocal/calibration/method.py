@@ -16,13 +16,13 @@ from refocal.objectives.base import ScoreKind
 METHODS = {
     "raw": "the scores as they are",
     "psi": "the objective's posterior",
-    "psi_unsmoothed": "the same, label smoothing taken out",
+    "psi_unsmoothed": "the objective's posterior, label smoothing taken out",
     "ts_nll": "a temperature by the NLL",
     "ts_fl": "a temperature by the objective's own loss",
     "psi_ts_fl": "psi after the temperature of ts_fl",
-    "psi_ts_fl_unsmoothed": "the same, label smoothing taken out",
+    "psi_ts_fl_unsmoothed": "psi_unsmoothed after the temperature of ts_fl",
     "focal_ts": "psi after a temperature by the NLL of the result",
-    "focal_ts_free": "the same, with a fitted gamma",
+    "focal_ts_free": "psi of a fitted gamma after a temperature, both by the NLL of the result",
     "platt": "a temperature and a bias by the NLL",
     "ts_nll_per_label": "a temperature for each label by the NLL",
     "ts_nll_per_class": "a temperature for each class by the NLL of its sigmoid",
@@ -30,6 +30,9 @@ METHODS = {
     "platt_per_label": "a temperature and a bias for each label by the NLL",
 }
 """The methods, from simple to complex: of two that cannot be told apart, the first is chosen."""
+
+SMOOTHED = {"psi": "Psi with label smoothing left in, as in the paper"}
+"""What methods are where the objective has label smoothing, if that is another thing."""
 
 METRICS = {
     "nll": "NLL",
@@ -88,6 +91,14 @@ class Method:
     converged: bool = True
     shared: tuple[int, ...] = ()
     columns: int | None = None
+
+    @property
+    def extras(self) -> str:
+        """What was fitted besides T, in words: a bias, a gamma; empty for nothing."""
+        found = [] if self.bias == 0 else [f"bias {short(self.bias)}"]
+        if self.name == "focal_ts_free":
+            found.append(f"gamma {short(getattr(self.link, 'gamma', 0.0))}")
+        return ", ".join(found)
 
     def __repr__(self) -> str:
         return f"Method({self.name!r}, T={short(self.temperature)}, NLL {self.nll})"

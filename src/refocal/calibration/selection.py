@@ -14,6 +14,7 @@ from refocal.calibration._problem import check_task
 from refocal.calibration.method import (
     METHODS,
     METRICS,
+    SMOOTHED,
     LabelGain,
     Method,
     checked_keys,
@@ -90,6 +91,16 @@ class Selection:
     def sentence(self) -> str:
         """The advice, in plain words."""
         return " ".join([self._advice(), *([self._why_psi_harms()] if self.psi_harms else [])])
+
+    @property
+    def assumption(self) -> str | None:
+        """What was assumed, in a sentence; None where an objective was given."""
+        return f"No objective was given: {self.objective} is assumed." if self.assumed else None
+
+    def describe(self, name: str) -> str:
+        """Return what a method does, in a few words."""
+        smoothed = self.objective.without_smoothing() is not self.objective
+        return (METHODS | SMOOTHED if smoothed else METHODS)[self.method(name).name]
 
     def method(self, name: str) -> Method:
         """Return a method by its name."""
@@ -195,7 +206,8 @@ class Selection:
             import pandas
         table = []
         for m in self.methods:
-            numbers: dict[str, Any] = {"temperature": m.temperature, "bias": m.bias, "converged": m.converged}
+            numbers: dict[str, Any] = {"temperature": m.temperature, "bias": m.bias}
+            numbers |= {"gamma": getattr(m.link, "gamma", None), "converged": m.converged}
             for name in (*METRICS, "behind"):
                 x = getattr(m, name)
                 numbers |= {name: x.value, f"{name}_low": x.low, f"{name}_high": x.high}
@@ -207,13 +219,14 @@ class Selection:
         for m in self.methods:
             intervals = [dataclasses.replace(getattr(m, name), debiased=False) for name in METRICS]
             star = " *" if m.name == self.winner else ""
-            lines.append([m.name + star, short(m.temperature), *map(str, intervals)])
+            fitted = ", ".join(filter(None, [short(m.temperature), m.extras]))
+            lines.append([m.name + star, fitted, *map(str, intervals)])
         return lines
 
     def _notes(self) -> list[str]:
-        notes = [f"Held out in {self.n_folds} parts of {self.n_rows} rows; {100 * self.level:g} % intervals."]
-        if self.assumed:
-            notes.append(f"No objective was given: {self.objective} is assumed.")
+        notes = [f"{self.n_rows} rows, held out in {self.n_folds} parts; {100 * self.level:g} % intervals."]
+        if self.assumption is not None:
+            notes.append(self.assumption)
         notes += [f"{name} left out: {reason}." for name, reason in self.skipped]
         notes += [
             f"{m.name}: the search for its numbers did not converge." for m in self.methods if not m.converged
@@ -249,7 +262,7 @@ class Selection:
                 f"{nothing} with {self.n_rows} rows. Keep {RAW[raw.scores]} for now, or label more rows: "
                 f"{', and '.join(doubts)}."
             )
-        what = f"{winner.name} ({METHODS[winner.name]})"
+        what = f"{winner.name} ({self.describe(winner.name)})"
         if winner.temperature != 1:
             what += f" with T = {short(winner.temperature, 3)}"
         if winner.bias != 0:

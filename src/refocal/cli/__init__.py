@@ -13,13 +13,14 @@ import os
 import select
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
-from refocal import __version__
+from refocal import SuspiciousInputWarning, __version__
 from refocal.cli import adapters, apply, choose, data, demo, metrics, report, reproduce, tau, threshold
 from refocal.cli.options import add_debug
-from refocal.cli.printing import to_json
+from refocal.cli.printing import in_words, to_json
 
 log = logging.getLogger("refocal")
 
@@ -100,12 +101,24 @@ def parser() -> Parser:
 
 @contextlib.contextmanager
 def _on_standard_error() -> Iterator[None]:
-    """Say what refocal logs, a line for each message."""
+    """Say what refocal logs and what Python warns of, a line for each message, and each message once."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("refocal: %(message)s"))
+    said: set[str] = set()
+
+    def is_new(record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        is_known = text in said
+        said.add(text)
+        return not is_known
+
+    handler.addFilter(is_new)
     log.addHandler(handler)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", SuspiciousInputWarning)
+            warnings.showwarning = lambda message, *_, **__: log.warning("%s", in_words(message))
+            yield
     finally:
         log.removeHandler(handler)
 

@@ -25,7 +25,8 @@ def add_to(commands: Any) -> None:
         "  refocal adapters --library torchvision --args alpha=0.25 gamma=2 --json > spec.json",
     )
     parser.add_argument("--library", metavar="NAME", help="one of the names in the table")
-    parser.add_argument("--args", nargs="*", default=[], metavar="NAME=VALUE", help="arguments of its loss")
+    text = "arguments of its loss, as you gave them; the rest have the defaults of that library"
+    parser.add_argument("--args", nargs="*", default=[], metavar="NAME=VALUE", help=text)
     parser.set_defaults(run=_run)
 
 

@@ -6,7 +6,15 @@ import argparse
 import time
 from typing import TYPE_CHECKING, Any
 
-from refocal.cli.options import FILES, FORMATS, add_command, add_input, add_objective, link_of
+from refocal.cli.options import (
+    FILES,
+    FORMATS,
+    add_command,
+    add_input,
+    add_objective,
+    link_of,
+    note_one_column,
+)
 from refocal.cli.printing import Progress, to_json
 
 if TYPE_CHECKING:
@@ -60,6 +68,7 @@ def _run(args: argparse.Namespace) -> None:
     def make(source: Source) -> Job:
         scores = find_scores(source, args.scores)
         kind = needed_kind(source, scores, args.kind)
+        note_one_column(args, len(scores.columns))
         made.append(Job(scores, Recovery(link, kind, objective.scores), args.prefix))
         return made[-1]
 

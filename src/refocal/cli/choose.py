@@ -10,7 +10,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from refocal.cli.metrics import classes_text, rows_of
+from refocal.cli.metrics import classes_text, rows_to_compare
 from refocal.cli.options import (
     FILES,
     add_command,
@@ -20,7 +20,7 @@ from refocal.cli.options import (
     objective_of,
     open_input,
 )
-from refocal.cli.printing import Progress, to_json
+from refocal.cli.printing import Progress, in_words, to_json
 
 log = logging.getLogger("refocal")
 
@@ -50,7 +50,7 @@ def add_to(commands: Any) -> None:
 def _run(args: argparse.Namespace) -> None:
     import numpy as np
 
-    from refocal import Focal, SigmoidFocal, choose_calibration
+    from refocal import choose_calibration
     from refocal.files import write_atomic
     from refocal.scoring import Reservoir, check_output
 
@@ -61,28 +61,34 @@ def _run(args: argparse.Namespace) -> None:
     if args.out is not None:
         check_output(args.out)  # now, not after minutes of work
     objective = objective_of(args)
-    if objective is None:
-        objective = SigmoidFocal(2.0) if args.task == "multilabel" else Focal(2.0)
     kept = Reservoir(args.rows, args.seed)
     with open_input(args) as source, Progress() as tell:
-        rows, way = rows_of(args, source, objective)
+        rows, way, task, objective, note = rows_to_compare(args, source, objective)
         for block, labels, start in rows.blocks(tell):
             way.probs(block, start)  # which looks at every value
             kept.add(block, labels)
-    logits = way.logits(kept.scores).T
-    if rows.task == "binary" and way.scores == "softmax":
+    logits, labels = way.logits(kept.scores).T, kept.labels.T
+    if rows.task == "multilabel":
+        labels = labels.reshape(logits.shape)
+    elif task == "binary":
+        logits = logits[:, 0]
+    elif rows.task == "binary":
         other = np.log1p(-kept.scores.T) if way.kind == "probs" else np.zeros_like(logits)
         logits = np.concatenate([other, logits], axis=1)
-    elif rows.task == "binary":
-        logits = logits[:, 0]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found = choose_calibration(
-            np.ascontiguousarray(logits), kept.labels.T, objective, n_folds=args.folds, seed=args.seed
+            np.ascontiguousarray(logits),
+            labels,
+            objective,
+            task=task,
+            n_folds=args.folds,
+            seed=args.seed,
         )
-    warned = list(dict.fromkeys(str(warning.message) for warning in caught))
+    warned = list(dict.fromkeys(in_words(warning.message) for warning in caught))
     for line in warned:
         log.warning("%s", line)
+    noted = [note, found.assumption]
     result = found.to_dict() | {
         "input": args.input,
         "rows": kept.n_rows,
@@ -90,7 +96,7 @@ def _run(args: argparse.Namespace) -> None:
         "seed": args.seed,
         "classes": list(rows.classes),
         "classes_from": rows.labels.origin,
-        "warnings": warned,
+        "warnings": [*(text for text in noted if text), *warned],
     }
     text = json.dumps(json.loads(to_json(result)), indent=1) + "\n"
     if args.out is not None:
@@ -107,7 +113,8 @@ def _run(args: argparse.Namespace) -> None:
         if kept.n_rows > args.rows
         else ""
     )
-    print(f"{sample}{kept.n_rows:,} rows; {classes_text(rows)}; trained with {objective}\n")
+    trained = "" if found.assumed else f"; trained with {found.objective}"
+    print(f"{sample}{kept.n_rows:,} rows; {classes_text(rows)}{trained}\n")
     print(found)
     if args.out is not None:
         print(f"\nsaved: {args.out}")

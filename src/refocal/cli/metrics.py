@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from refocal.cli.options import FILES, add_command, add_input, add_labels, add_objective, link_of, open_input
+from refocal.cli.options import (
+    FILES,
+    add_command,
+    add_input,
+    add_labels,
+    add_objective,
+    as_binary,
+    link_of,
+    note_one_column,
+    open_input,
+)
 from refocal.cli.printing import Progress, table, to_json
 
 if TYPE_CHECKING:
     from refocal import Objective, Selection
-    from refocal.scoring import Labelled, Recovery, Source
+    from refocal.scoring import Labelled, Recovery, Source, Task
 
 NAMES = {
     "nll": "NLL",
@@ -58,7 +68,7 @@ def rows_of(
     scores = find_scores(source, args.scores)
     kind = needed_kind(source, scores, args.kind)
     objective = link.objective if isinstance(link, Selection) else link
-    on_sigmoid = objective is not None and objective.scores == "sigmoid"
+    on_sigmoid = args.sigmoid if objective is None else objective.scores == "sigmoid"
     task = args.task
     if on_sigmoid and len(scores.columns) > 1:
         if task not in (None, "multilabel"):
@@ -69,6 +79,38 @@ def rows_of(
         raise ValueError("--task multilabel needs a loss on a sigmoid: say --sigmoid")
     how = "sigmoid" if rows.task == "multilabel" else "softmax" if objective is None else objective.scores
     return rows, Recovery(None, kind, how)
+
+
+class Compared(NamedTuple):
+    """Labelled rows that methods are compared on.
+
+    Attributes:
+        rows: What the file has.
+        way: How its scores are read as they are.
+        task: What they are compared as. One score is "binary"; "multiclass" if its loss has no other form
+            than that of two classes, as with a gamma for each of them.
+        objective: What the model was trained with; None for what is assumed then.
+        note: What was said about one score column; None for nothing.
+    """
+
+    rows: Labelled
+    way: Recovery
+    task: Task
+    objective: Objective | None
+    note: str | None
+
+
+def rows_to_compare(args: argparse.Namespace, source: Source, objective: Objective | None) -> Compared:
+    """Return the rows that the options name, and as what their methods are compared."""
+    rows, way = rows_of(args, source, objective)
+    note, task = note_one_column(args, len(rows.scores.columns)), rows.task
+    if task == "binary":
+        objective = as_binary(objective)
+        if objective is None or objective.scores == "sigmoid":
+            way = dataclasses.replace(way, scores="sigmoid")
+        elif objective.scores == "softmax":
+            task = "multiclass"
+    return Compared(rows, way, task, objective, note)
 
 
 def classes_text(rows: Labelled) -> str:
@@ -85,6 +127,7 @@ def _run(args: argparse.Namespace) -> None:
     link = link_of(args)
     with open_input(args) as source, Progress() as tell:
         rows, raw = rows_of(args, source, link)
+        note_one_column(args, len(rows.scores.columns))
         ways = {"raw": raw}
         if link is not None:
             ways["posterior"] = dataclasses.replace(raw, link=link)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,6 +14,13 @@ if TYPE_CHECKING:
     from refocal.scoring import Source
 
 T = TypeVar("T")
+
+log = logging.getLogger("refocal")
+
+ONE_COLUMN = (
+    "one score column is read as class 1 of a softmax of two; for the same gamma that is a sigmoid loss "
+    "without alpha. A sigmoid head that was trained with an alpha needs --sigmoid and its --alpha"
+)
 
 FORMATS = ("csv", "csv.gz", "tsv", "tsv.gz", "parquet", "arrow", "npy", "npz")
 
@@ -125,7 +133,7 @@ def number(text: str) -> float:
 
 
 def objective_of(args: argparse.Namespace) -> Objective | None:
-    """Return what the options say the model was trained with; None if they do not.
+    """Return what the options say the model was trained with; None if they do not, as for --sigmoid alone.
 
     Raises:
         ValueError: If they contradict each other, or a value is wrong.
@@ -136,12 +144,36 @@ def objective_of(args: argparse.Namespace) -> Objective | None:
         _alone(args, "--objective", "gamma", "alpha", "sigmoid")
         return read_json(args.objective, objective_from_dict, "an objective")
     if args.gamma is None:
-        if args.alpha is not None or args.sigmoid:
-            raise ValueError("--gamma must be said with --alpha and --sigmoid")
+        if args.alpha is not None:
+            raise ValueError("--gamma must be said with --alpha")
         return None
     if args.alpha is not None and not args.sigmoid:
         raise ValueError("--alpha belongs to the loss on a sigmoid: say --sigmoid too")
     return SigmoidFocal(args.gamma, args.alpha) if args.sigmoid else Focal(args.gamma)
+
+
+def note_one_column(args: argparse.Namespace, n_columns: int) -> str | None:
+    """Say how --gamma is understood for one score column without --sigmoid, and return that; else None.
+
+    Who gives a gamma for each of two classes means a softmax, and is told nothing.
+    """
+    if not isinstance(args.gamma, float) or args.sigmoid or n_columns != 1:
+        return None
+    log.warning("%s", ONE_COLUMN)
+    return ONE_COLUMN
+
+
+def as_binary(objective: Objective | None) -> Objective | None:
+    """Return the same loss on the sigmoid of one score, if it is a focal loss on a softmax of two.
+
+    The softmax of (0, z) has the sigmoid of z for class 1, so without weights both losses are the same. On a
+    sigmoid more methods compete, such as a bias.
+    """
+    from refocal import Focal, SigmoidFocal
+
+    if type(objective) is Focal and isinstance(objective.gamma, float) and objective.weight is None:
+        return SigmoidFocal(objective.gamma, None, objective.label_smoothing)
+    return objective
 
 
 def link_of(args: argparse.Namespace) -> Objective | Selection | None:

@@ -9,6 +9,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, TextIO
 
+from refocal import SuspiciousInputWarning
+
 EVERY = 0.2
 """Seconds between two lines of progress."""
 
@@ -31,6 +33,18 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     return value
+
+
+def in_words(warning: Warning | str) -> str:
+    """Return a warning of the library in one line, in the words of the command line.
+
+    Example:
+        >>> in_words(UserWarning("two\\n  lines"))
+        'two lines'
+    """
+    if isinstance(warning, SuspiciousInputWarning):
+        return "the scores look like probabilities: say --probs"
+    return " ".join(str(warning).split())
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from refocal.cli.metrics import classes_text, rows_of
+from refocal.cli.metrics import classes_text, rows_to_compare
 from refocal.cli.options import (
     FILES,
     add_command,
@@ -91,28 +91,39 @@ def _by_name(args: argparse.Namespace) -> dict[str, argparse.Namespace]:
     return found
 
 
+def _words_for_apply(args: argparse.Namespace) -> list[str]:
+    """Return what `refocal apply` has to be told about the same file, besides what its scores are."""
+    return [
+        *([] if args.scores is None else ["--scores", *args.scores]),
+        *([] if args.said is None else ["--from", args.said]),
+    ]
+
+
 def _report(args: argparse.Namespace, name: str, objective: Objective | None, quiet: bool) -> Report:
     from refocal.report import Report
 
     with open_input(args) as source, Progress() as tell:
-        rows, way = rows_of(args, source, objective)
-        as_classes = rows.task == "binary" and way.scores == "softmax" and objective is not None
+        rows, way, task, objective, _ = rows_to_compare(args, source, objective)
 
         def batches() -> Iterator[tuple[Any, Any]]:
             import numpy as np
 
             for block, labels, start in rows.blocks(tell):
                 way.probs(block, start)  # which names the row of a wrong value
-                if as_classes:
+                if rows.task == "multilabel":
+                    yield block.T, labels.reshape(block.shape).T
+                elif task == "binary":
+                    yield block[0], labels
+                elif rows.task == "binary":
                     first = 1 - block if way.kind == "probs" else np.zeros_like(block)
                     yield np.concatenate([first, block]).T, labels
                 else:
-                    yield (block[0] if rows.task == "binary" else block.T), labels.T
+                    yield block.T, labels
 
         report = Report.from_stream(
             batches(),
             objective=objective,
-            task="multiclass" if as_classes else rows.task,
+            task=task,
             classes=rows.classes,
             name=name,
             from_logits=way.kind == "logits",
@@ -120,6 +131,7 @@ def _report(args: argparse.Namespace, name: str, objective: Objective | None, qu
             sample=args.rows,
             seed=args.seed,
             source=args.input,
+            options=_words_for_apply(args),
         )
     if not quiet:
         print(f"{report.numbers.n_rows:,} rows; {classes_text(rows)}")

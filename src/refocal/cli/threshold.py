@@ -6,7 +6,7 @@ import argparse
 import math
 from typing import Any
 
-from refocal.cli.options import add_command, gamma, number, read_json
+from refocal.cli.options import add_command, add_objective, link_of, number
 from refocal.cli.printing import table, to_json
 
 
@@ -18,14 +18,13 @@ def add_to(commands: Any) -> None:
         "the raw score that means a given probability",
         "The raw score of a sigmoid (or of class 1 of two) that means a given probability, so that a\n"
         "threshold says what it should: with alpha 0.25 and gamma 2 a score of 0.5 means a probability of\n"
-        "0.75, and one half is reached at 0.399.",
-        "  refocal threshold --gamma 2 --alpha .25 --posterior .5",
+        "0.75, and one half is reached at 0.399. With --calibration it is the score from which on the\n"
+        "method that `refocal choose` found gives this probability; otherwise psi is meant. The loss is one\n"
+        "on a sigmoid, so --sigmoid may be said or left out.",
+        "  refocal threshold --gamma 2 --alpha .25 --posterior .5\n"
+        "  refocal threshold --sigmoid --gamma 2 --alpha .25 --posterior .1 .5 .9",
     )
-    parser.add_argument("--gamma", type=gamma, metavar="G", help="of the focal loss on a sigmoid")
-    parser.add_argument("--alpha", type=number, metavar="A", help="its weight of positives (default: none)")
-    parser.add_argument(
-        "--objective", metavar="FILE", help="another loss, as JSON from `refocal adapters --json`"
-    )
+    add_objective(parser, choice=True)
     parser.add_argument(
         "--posterior",
         type=number,
@@ -40,21 +39,23 @@ def add_to(commands: Any) -> None:
 def _run(args: argparse.Namespace) -> None:
     import numpy as np
 
-    from refocal import SigmoidFocal, objective_from_dict, score_threshold
+    from refocal import Selection, score_threshold
 
-    if (args.objective is None) == (args.gamma is None) or (args.objective and args.alpha is not None):
-        raise ValueError("either --gamma (and --alpha) or --objective must be said")
-    if args.objective is not None:
-        objective = read_json(args.objective, objective_from_dict, "an objective")
-    else:
-        objective = SigmoidFocal(args.gamma, args.alpha)
+    args.sigmoid = args.sigmoid or args.gamma is not None
+    link = link_of(args)
+    if link is None:
+        raise ValueError("--gamma, --objective or --calibration must say what the model was trained with")
+    chosen = link if isinstance(link, Selection) else None
+    objective = link.objective if isinstance(link, Selection) else link
     found = []
     for p in args.posterior:
-        for k, score in enumerate(np.atleast_1d(score_threshold(objective, p))):
+        scores = score_threshold(objective, p) if chosen is None else chosen.threshold(p)
+        for k, score in enumerate(np.atleast_1d(scores)):
             logit = math.log(score / (1 - score)) if 0 < score < 1 else None
             found.append({"posterior": p, "class": k, "score": float(score), "logit": logit})
     if args.json:
-        print(to_json({"objective": objective.to_dict(), "thresholds": found}))
+        method = "psi" if chosen is None else chosen.winner
+        print(to_json({"objective": objective.to_dict(), "method": method, "thresholds": found}))
         return
     many = len(found) > len(args.posterior)
     rows = [["probability", *(["class"] if many else []), "raw score", "logit"]]
@@ -69,3 +70,5 @@ def _run(args: argparse.Namespace) -> None:
             ]
         )
     print(table(rows))
+    if chosen is not None:
+        print(f"\nby {chosen.winner}: {chosen.describe(chosen.winner)}")

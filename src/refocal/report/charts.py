@@ -139,13 +139,15 @@ def thresholds(ident: str, found: Thresholds, what: str) -> Markup:
     if found.curves:
         half = found.wanted.index(0.5)
         parts.append(_line(0, 0.5, 1, 0.5, "half"))
-        for i, (curve, scores) in enumerate(zip(found.curves, found.scores, strict=True)):
-            parts.append(_path(curve, f"curve c{i}"))
+        names = list(dict.fromkeys(curve.name for curve in found.curves))
+        for curve, scores in zip(found.curves, found.scores, strict=True):
+            other = "" if curve.method == found.method else " other"
+            parts.append(_path(curve, f"curve c{names.index(curve.name)}{other}"))
             score = scores[half]
             if math.isfinite(score):
                 parts.append(_line(score, 0, score, 0.5, "half"))
                 parts.append(tag("circle", cx=LEFT + score * SIDE, cy=_y(0.5), r=4, class_="dot"))
-                texts.append(f"{curve.name}: a score of {score:.3f} means 0.5.")
+                texts.append(f"{curve.method}, {curve.name}: a score of {score:.3f} means 0.5.")
     parts += [_tick_x(LEFT + t * SIDE, TOP + SIDE + 17, f"{t:g}") for t in TICKS]
     parts.append(
         tag("text", what, x=LEFT + SIDE / 2, y=TOP + SIDE + 35, class_="label", text_anchor="middle")

@@ -98,11 +98,12 @@ def _log_complement(l: Floats) -> Floats:
 
 
 def select(
-    sampled: Sampled, objective: Objective, **options: Any
+    sampled: Sampled, objective: Objective | None, **options: Any
 ) -> tuple[Selection, None] | tuple[None, str]:
-    """Return what the selector found, or why it refused."""
+    """Return what the selector found, or why it refused; None for the objective that it assumes."""
     try:
-        return choose_calibration(sampled.logits, sampled.labels, objective, **options), None
+        found = choose_calibration(sampled.logits, sampled.labels, objective, task=sampled.task, **options)
+        return found, None
     except ValueError as error:
         return None, str(error)
 

@@ -123,23 +123,33 @@ class EtaConfidence:
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """What a raw score means: probability by score."""
+    """What a raw score means: probability by score.
+
+    Attributes:
+        name: The class, or how the other classes share the rest.
+        score: Raw scores.
+        probability: What they mean.
+        method: By which method.
+    """
 
     name: str
     score: Numbers1
     probability: Numbers1
+    method: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Thresholds:
-    """What the objective's posterior does to thresholds.
+    """What the recommended method does to thresholds, and psi beside it if that is another one.
 
     Attributes:
         exact: Whether the score alone tells the probability: for two classes, and for sigmoids.
-        curves: One if exact; otherwise one for each way in which the other classes can share the rest.
-        points: Score and probability of some rows, for the largest class.
+        curves: Of each method one if exact; otherwise one for each way in which the other classes can share
+            the rest. None of a method that has numbers for each class or label.
+        points: Score and probability of some rows by the recommended method, for the largest class.
         wanted: Probabilities.
         scores: For each of the curves, the scores that mean the probabilities wanted; NaN for none.
+        method: The recommended method; psi where none could be compared.
     """
 
     exact: bool
@@ -147,6 +157,7 @@ class Thresholds:
     points: tuple[tuple[float, float], ...]
     wanted: Numbers1
     scores: tuple[Numbers1, ...]
+    method: str
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from refocal import __version__
-from refocal.calibration.method import METHODS
 from refocal.extras import needs
 from refocal.metrics.intervals import wilson
 from refocal.report.numbers import Diagram, Grid, Numbers
@@ -37,6 +36,14 @@ AXES = {
     "multilabel": ("probability of a label", "share that has it"),
 }
 """What confidence and accuracy are called."""
+
+TWICE = "Brier: the sum over both classes, twice what scikit-learn's binary brier_score_loss is."
+BRIER = {
+    "multiclass": "Brier: the sum over all classes.",
+    "binary": TWICE,
+    "multilabel": TWICE,
+}
+"""Which of the Brier scores is meant."""
 
 
 def report_page(numbers: Numbers) -> str:
@@ -101,8 +108,11 @@ def _view(numbers: Numbers, prefix: str, name: str) -> dict[str, Any]:
         "level_text": f"{100 * n.level:g} %",
         "recommended": winner,
         "changed": winner is not None and winner.name != "raw",
-        "method_words": METHODS,
-        "psi_advised": winner is not None and winner.link is not None,
+        "method_words": {}
+        if selection is None
+        else {m.name: selection.describe(m.name) for m in selection.methods},
+        "brier_note": BRIER[n.task],
+        "curves_by": list(dict.fromkeys(curve.method for curve in n.thresholds.curves)),
         "after_is_advice": winner is not None and winner.name == n.after_name,
         "gamma_zero": "the scores as they are" if zero_is_raw else "psi without focusing",
         "shown_classes": _shown(n),

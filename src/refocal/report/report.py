@@ -74,6 +74,7 @@ class Report(_Page):
             many classes.
         seed: Of the sample and of the selector.
         source: The file that the scores came from, for the command that the page shows.
+        options: What that command needs besides, such as ``("--scores", "logit_*")``.
 
     Attributes:
         numbers: All that the page shows.
@@ -111,6 +112,7 @@ class Report(_Page):
         sample: int | None = None,
         seed: int = 0,
         source: str | None = None,
+        options: Sequence[str] = (),
     ) -> None:
         self.numbers = _numbers(
             [(scores, labels)],
@@ -124,6 +126,7 @@ class Report(_Page):
             sample,
             seed,
             source,
+            options,
         )
 
     @classmethod
@@ -141,6 +144,7 @@ class Report(_Page):
         sample: int | None = None,
         seed: int = 0,
         source: str | None = None,
+        options: Sequence[str] = (),
     ) -> Report:
         """Return the report of scores and labels that come in batches, each read once.
 
@@ -159,6 +163,7 @@ class Report(_Page):
             sample: See above.
             seed: See above.
             source: See above.
+            options: See above.
 
         Raises:
             ValueError: If a shape or a value is wrong, or there are no rows.
@@ -170,7 +175,7 @@ class Report(_Page):
         """
         report = cls.__new__(cls)
         report.numbers = _numbers(
-            batches, objective, task, classes, name, from_logits, n_bins, level, sample, seed, source
+            batches, objective, task, classes, name, from_logits, n_bins, level, sample, seed, source, options
         )
         return report
 
@@ -249,6 +254,7 @@ def _numbers(
     sample: int | None,
     seed: int,
     source: str | None,
+    options: Sequence[str],
 ) -> Numbers:
     check_n_bins(n_bins)
     level, seed = check_level(level), check_count("seed", seed, 0)
@@ -270,7 +276,8 @@ def _numbers(
     assert objective is not None  # as that of the first batch
     task = gathered.task
     sampled = measure.Sampled.of(gathered)
-    selection, refusal = measure.select(sampled, objective, level=level, n_bins=n_bins, seed=seed)
+    said = objective if given else None  # so that the choice says what was assumed, too
+    selection, refusal = measure.select(sampled, said, level=level, n_bins=n_bins, seed=seed)
     winner = None if selection is None else selection.method(selection.winner)
     rows = measure.class_rows(gathered, sampled, names, winner)
     tone, headline, sentence = words.verdict(selection, refusal)
@@ -307,10 +314,10 @@ def _numbers(
         after_name=None if after is None else after.name,
         classes=rows,
         eta=measure.eta_of(sampled, objective),
-        thresholds=curves.thresholds_of(sampled, objective, seed),
+        thresholds=curves.thresholds_of(sampled, objective, selection, seed),
         grid=measure.grid_of(sampled, objective, selection, n_bins, seed),
         python="" if winner is None else words.python_code(winner, from_logits, task),
-        command=words.command_of(from_logits, source),
+        command=words.command_of(from_logits, source, options),
     )
 
 

@@ -46,9 +46,12 @@ def warnings_of(
             "from_logits=False (--probs)."
         )
     if not objective_given:
+        loss = "focal loss with gamma 2"
+        if gathered.task != "multiclass":
+            loss = "focal loss on a sigmoid with gamma 2 and without alpha"
         found.append(
-            "No objective was said, so the focal loss with gamma 2 is assumed. Say what the model was "
-            "trained with, since psi depends on it."
+            f"No objective was said, so the {loss} is assumed. Say what the model was trained with, since "
+            "psi depends on it."
         )
     if gathered.n_rows < FEW_ROWS:
         found.append(
@@ -94,11 +97,27 @@ def python_code(method: Method, from_logits: bool, task: Task) -> str:
     return "\n".join([*imports, "", f"probs = {source_of(link)}.posterior({logits})"])
 
 
-def command_of(from_logits: bool, source: str | None) -> str:
-    """Return the command that applies a choice to a file."""
+def command_of(from_logits: bool, source: str | None, options: Sequence[str] = ()) -> str:
+    """Return the command that applies a choice to a file.
+
+    Example:
+        >>> command_of(True, "rows.csv", ["--scores", "logit_*"])
+        "refocal apply rows.csv rows-probs.csv --scores 'logit_*' --logits --calibration choice.json"
+    """
+    files = ["IN", "OUT"] if source is None else [source, _output(source, options)]
     kind = "--logits" if from_logits else "--probs"
-    file = "IN" if source is None else shlex.quote(source)
-    return f"refocal apply {file} OUT --calibration choice.json {kind}"
+    return shlex.join(["refocal", "apply", *files, *options, kind, "--calibration", "choice.json"])
+
+
+def _output(source: str, options: Sequence[str]) -> str:
+    """Return a name for the rows of a file with probabilities, of the same format; a folder has no ending."""
+    name, dot, ending = source.rstrip("/").rpartition("/")[2].partition(".")
+    if "--from" in options:
+        dot, ending = ".", options[options.index("--from") + 1]
+    elif source == "-":
+        dot, ending = ".", "csv"
+    has_no_name = name in ("", "-") or any(c in name for c in "*?[")
+    return f"{'' if has_no_name else name + '-'}probs{dot}{ending}"
 
 
 def source_of(objective: Objective) -> str:

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from refocal._checks import warn_if_probs, warn_if_sigmoids
 from refocal.calibration import Selection
 from refocal.objectives import Objective
 from refocal.objectives.base import ScoreKind
@@ -48,6 +49,10 @@ class Recovery:
         two = len(block) == 1 and self.scores == "softmax"
         if self.kind == "probs":
             check_probs(block, start, sums=self.scores == "softmax" and not two)
+        elif self.scores == "softmax" and not two:
+            warn_if_probs("scores", block, 0)
+        else:
+            warn_if_sigmoids("scores", block)
         if two:
             other = 1 - block if self.kind == "probs" else np.zeros_like(block)
             return self._probs(np.concatenate([other, block]), start)[1:]
