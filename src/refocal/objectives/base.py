@@ -83,7 +83,7 @@ class Objective(abc.ABC):
 
     def __init_subclass__(cls) -> None:
         taken = Objective.kinds.get(cls.__name__)
-        if taken is not None and cls.__module__ != taken.__module__ and _is_ours(taken):
+        if taken is not None and cls.__module__ != taken.__module__ and is_ours(taken):
             raise TypeError(
                 f"an objective must not be named {cls.__name__}, as {taken.__module__} has one of that name, "
                 f"got {cls.__module__}.{cls.__qualname__}"
@@ -188,7 +188,8 @@ class Objective(abc.ABC):
         return log_p - log1p(xp, -xp.where(p == 1, stop_gradient(p), p))
 
 
-def _is_ours(kind: type[Objective]) -> bool:
+def is_ours(kind: type[Objective]) -> bool:
+    """Return whether a class of objectives is refocal's own."""
     return kind.__module__.split(".")[0] == __name__.split(".")[0]
 
 
