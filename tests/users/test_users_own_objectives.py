@@ -1,14 +1,18 @@
-"""Objectives that people write themselves, as the documentation shows it: what comes out, and what is said."""
+"""Objectives that people write themselves, as the documents show it: what comes out, and what is said."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import re
+import sys
 
+import jax
 import mpmath
 import numpy as np
 import pytest
 import scipy.special
+import torch
 from array_api_compat import array_namespace
 
 import refocal
@@ -171,3 +175,153 @@ def test_a_subclass_with_another_posterior_is_asked_for_it():
     psi = choose_calibration(logits, labels, spec, n_resamples=20).method("psi")
     p = spec.posterior(logits)
     assert psi.nll.value == pytest.approx(-np.log(np.where(labels, p, 1 - p)).mean(), rel=1e-9)
+
+
+def overflowing(kind):
+    """Return an objective whose formulas are right, and overflow."""
+
+    class Naive(Objective):
+        scores = kind
+
+        def loss(self, logits, labels, *, axis=-1):
+            return (SigmoidFocal(0.0, None) if kind == "sigmoid" else Focal(0.0)).loss(
+                logits, labels, axis=axis
+            )
+
+        def log_posterior(self, logits, *, axis=-1):
+            xp = array_namespace(logits)
+            e = xp.exp(logits)
+            if kind == "softmax":
+                return xp.log(e / xp.sum(e, axis=axis, keepdims=True))
+            p = 1 / (1 + xp.exp(-logits))
+            return xp.log(p) + 0 * xp.log(1 - p)  # as a formula by -log(1 - p) does it
+
+    return Naive()
+
+
+@pytest.mark.parametrize(
+    "kind, text",
+    [
+        (
+            "sigmoid",
+            "log_posterior of Naive must be a number at a logit of 50, too, got NaN or inf at logits [50.0,",
+        ),
+        (
+            "softmax",
+            "log_posterior of Naive must be a number at a logit of 1000, too, got NaN or inf at logits [1000",
+        ),
+    ],
+)
+def test_formulas_that_overflow_do_not_pass(kind, text):
+    with pytest.raises(ValueError, match=re.escape(text)):
+        refocal.check_inverse(overflowing(kind))
+
+
+@pytest.mark.parametrize(
+    "formula, at",
+    [
+        (lambda log_q, hit: -(hit * log_q).sum(-1), "-inf"),  # 0 times -inf
+        (lambda log_q, hit: -(hit * log_q.exp()).sum(-1).log(), "-1000"),  # the logarithm of an underflow
+    ],
+)
+def test_losses_that_overflow_do_not_pass(formula, at):
+    class Loss(Objective):
+        def loss(self, logits, labels, *, axis=-1):
+            return formula(logits.log_softmax(-1), torch.nn.functional.one_hot(labels, logits.shape[-1]))
+
+        def log_posterior(self, logits, *, axis=-1):
+            return Focal(0.0).log_posterior(logits, axis=axis)
+
+    with pytest.raises(ValueError, match=f"^loss of Loss must be a number at a logit of {at}, too"):
+        refocal.check_inverse(Loss())
+
+
+def test_the_number_of_classes_is_that_of_the_parameters():
+    from refocal.torch import FocalLoss
+
+    spec = FocalLoss(gamma=2.0, weight=torch.tensor([1.0, 2.0, 3.0, 4.0])).objective
+    assert refocal.check_inverse(spec) < 1e-9
+    assert refocal.check_inverse(SigmoidFocal(2.0, alpha=[0.1, 0.2])) < 1e-9
+    with pytest.raises(ValueError, match="one number for each of the 3 classes, got 4"):
+        refocal.check_inverse(spec, n_classes=3)
+    assert refocal.check_inverse(positives_only()()) < 1e-9
+
+
+def test_without_pytorch_the_line_that_helps(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ImportError, match="check_inverse needs torch: pip install torch"):
+        refocal.check_inverse(Focal(2.0))
+
+
+def test_a_loss_on_a_sigmoid_that_does_not_say_so():
+    class Team2(positives_only()):
+        scores = "softmax"
+
+    hint = "if the loss is one on a sigmoid, set scores = 'sigmoid' in the class Team2$"
+    scores, labels = np.array([0.2, 0.9, 0.4] * 20), np.array([0, 1, 0] * 20)
+    z = scipy.special.logit(scores)
+    for call, start in (
+        (
+            lambda: refocal.check_inverse(Team2()),
+            r"loss of Team2 must return one loss for each row of logits",
+        ),
+        (
+            lambda: choose_calibration(z, labels, Team2()),
+            r"logits must have rows and classes, got shape \(60,\)",
+        ),
+        (
+            lambda: choose_calibration(z, labels, Team2(), task="binary"),
+            "task must fit the objective, got 'binary'",
+        ),
+        (lambda: Team2().posterior_from_probs(scores), "probs must .* sum"),
+    ):
+        with pytest.raises(ValueError, match=f"^{start}.*{hint}"):
+            call()
+
+
+def test_a_loss_of_entries_is_named_by_its_shape():
+    class Team2(Objective):
+        def loss(self, logits, labels, *, axis=-1):
+            return torch.nn.functional.softplus(logits)
+
+        def log_posterior(self, logits, *, axis=-1):
+            return -torch.nn.functional.softplus(-logits)
+
+    with pytest.raises(
+        ValueError, match=r"shape \(16,\), got shape \(16, 3\); if the loss is one on a sigmoid"
+    ):
+        refocal.check_inverse(Team2())
+
+
+def test_a_stored_objective_in_a_process_without_its_class():
+    stored = positives_only()().to_dict()
+    assert refocal.objective_from_dict(stored).scores == "sigmoid"
+    del Objective.kinds["PositivesOnly"]
+    with pytest.raises(
+        ValueError,
+        match=r"got 'PositivesOnly'; if it is a class of your own, import the module that defines it first$",
+    ):
+        refocal.objective_from_dict(stored)
+
+
+def test_the_posterior_of_a_loss_on_one_logit():
+    eta = np.array([1e-4, 0.03, 0.5, 0.9])
+    z = torch.tensor(Asymmetric(2.0, 0.0, clip=0.0).logits(eta))
+
+    def loss_of(xp):
+        def loss(z, y):
+            log_p, log_not_p = -xp.logaddexp(0 * z, -z), -xp.logaddexp(0 * z, z)
+            return xp.where(y == 1, -((1 - xp.exp(log_p)) ** 2) * log_p, -log_not_p)
+
+        return loss
+
+    with pytest.raises(ValueError, match="logits with one axis are one row of 4 classes") as caught:
+        refocal.posterior_of(loss_of(torch), z)
+    told = str(caught.value).partition(" write ")[2].replace("posterior_of", "refocal.posterior_of")
+    found = eval(told, {"refocal": refocal, "torch": torch, "loss_fn": loss_of(torch), "z": z})
+    np.testing.assert_allclose(found, eta, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"jnp.stack\(\[jnp.zeros_like\(z\), z\], -1\)\)\[:, 1\]"):
+        refocal.posterior_of(loss_of(jax.numpy), jax.numpy.asarray(z))
+    row = torch.tensor([2.0, 1.0, 0.0])  # one row of classes is as good as ever
+    cross_entropy = torch.nn.CrossEntropyLoss(reduction="none")
+    torch.testing.assert_close(refocal.posterior_of(cross_entropy, row), row.softmax(0))
