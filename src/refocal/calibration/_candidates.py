@@ -58,6 +58,7 @@ def candidates(problem: Problem, objective: Objective, near: Candidates | None =
         return None if known is None or isinstance(known, str) else _fit_of(known)
 
     attempt(("ts_nll",), lambda: {"ts_nll": _scaled(fit_temperature(problem, "nll", near=begin("ts_nll")))})
+
     def by(name: str, link: Objective) -> Way:
         """Return the way by a link that is not fitted, with a floor where the link has probabilities of 0.
 

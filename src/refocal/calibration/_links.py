@@ -33,8 +33,8 @@ FARTHEST = 30
 """How often the search for a threshold doubles the logits at which it starts."""
 
 FAR, NEAR = 20, 3
-"""Up to which logits a posterior of 0 is one, and up to which a posterior of 1: beyond, steep formulas that are
-right round to it."""
+"""Up to which logits a posterior of 0 is one, and up to which a posterior of 1: beyond, steep formulas round
+to them."""
 
 
 class Way(NamedTuple):
