@@ -93,10 +93,14 @@ class FocalBoostingClassifier(FocalClassifier):
         Args:
             X: Features; NaN is a missing value. Columns of pandas' dtype category are categorical.
             y: Labels, of any type that scikit-learn takes.
-            sample_weight: A number >= 0 for each row.
+            sample_weight: A number >= 0 for each row. These weights do change the probabilities, as a row of
+                weight 10 counts as ten rows; to rebalance classes use `class_weight`, which is taken out of
+                ``predict_proba`` again.
             eval_set: A list of (X, y). Their `eval_metric` is in ``evals_result_``; the last one decides
-                about early stopping.
-            sample_weight_eval_set: A list with the weights of each eval set, or None.
+                about early stopping (`early_stopping_rounds`). It must not be rows that were trained on, nor
+                those on which the model is judged in the end.
+            sample_weight_eval_set: A list with the weights of each eval set, or None in place of any; None
+                for none at all.
             callbacks: The engine's own.
 
         Returns:
