@@ -257,8 +257,8 @@ def _check_far(objective: Objective, k: int) -> None:
         y = log_posterior_of(objective, z)
         wrong = {"log_posterior": torch.isnan(y) | (y == math.inf)}
         losses = [losses_of(objective, z, label) for label in labels]
-        least = math.inf if far == -math.inf else torch.finfo(torch.float64).max  # a masked label cannot be
-        wrong["loss"] = torch.stack([~(loss <= least) for loss in losses]).any(dim=0).reshape(len(z), -1)
+        most = math.inf if far == -math.inf else torch.finfo(torch.float64).max  # a masked label cannot be
+        wrong["loss"] = torch.stack([~(loss <= most) for loss in losses]).any(dim=0).reshape(len(z), -1)
         for method, where in wrong.items():
             if where.any():
                 row = z[int(where.any(dim=1).int().argmax())].tolist()

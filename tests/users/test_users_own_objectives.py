@@ -161,6 +161,28 @@ def test_a_formula_that_underflows_gives_no_outcome_a_probability_of_0():
     assert choice.apply(np.array([-math.inf]), method="psi")[0] == 0  # as the raw score
 
 
+def test_a_posterior_that_refuses_some_logits():
+    """It is left out where a given row is refused, and taken where only other logits would be."""
+
+    class Narrow(Objective):
+        scores = "sigmoid"
+
+        def loss(self, logits, labels, *, axis=-1):
+            return SigmoidFocal(1.0, None).loss(logits, labels, axis=axis)
+
+        def log_posterior(self, logits, *, axis=-1):
+            if abs(logits).max() > 9:
+                raise ValueError("logits must be within 9")
+            return SigmoidFocal(1.0, None).log_posterior(logits, axis=axis)
+
+    eta, labels = rare(300, seed=4)
+    logits = SigmoidFocal(1.0, None).logits(eta)
+    choice = choose_calibration(logits, labels, Narrow(), n_resamples=20)
+    np.testing.assert_array_equal(choice.apply(logits, method="psi"), Narrow().posterior(logits))
+    choice = choose_calibration(np.append(logits, 10.0), np.append(labels, 1), Narrow(), n_resamples=20)
+    assert dict(choice.skipped)["psi"] == "logits must be within 9"
+
+
 def test_a_subclass_with_another_posterior_is_asked_for_it():
     class Half(SigmoidFocal):
         """Twice the odds of SigmoidFocal, which makes it no mirror image of itself."""

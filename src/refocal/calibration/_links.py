@@ -67,9 +67,12 @@ def has_zeros(kind: ScoreKind, link: Objective | None, z: Floats) -> bool:
     if kind == "softmax":  # one class in turn is far from the others
         grid[np.arange(len(grid))[:, None] % width != np.arange(width)] = 0
     rows = np.concatenate([z, grid])
-    with np.errstate(all="ignore"):
-        y = log_posterior_of(binary, rows, 1)
-        raw = _raw("sigmoid" if binary is not link else kind, rows, 1)
+    try:
+        with np.errstate(all="ignore"):
+            y = log_posterior_of(binary, rows, 1)
+    except ValueError:  # which is how logits are refused: then a method is left out where it is measured
+        return False
+    raw = _raw("sigmoid" if binary is not link else kind, rows, 1)
     zero = (y == -math.inf) & (raw > -FAR)
     if binary.scores == "sigmoid":
         zero |= (y >= 0) & (rows < NEAR)
