@@ -66,15 +66,17 @@ def has_zeros(kind: ScoreKind, link: Objective | None, z: Floats) -> bool:
     grid = np.repeat(np.linspace(-FAR, FAR, 8 * FAR + 1)[:, None], width, axis=1)
     if kind == "softmax":  # one class in turn is far from the others
         grid[np.arange(len(grid))[:, None] % width != np.arange(width)] = 0
-    rows = np.concatenate([z, grid])
+    return any(_zero_at("sigmoid" if binary is not link else kind, binary, rows) for rows in (z, grid))
+
+
+def _zero_at(kind: ScoreKind, link: Objective, rows: Floats) -> bool:
     try:
         with np.errstate(all="ignore"):
-            y = log_posterior_of(binary, rows, 1)
+            y = log_posterior_of(link, rows, 1)
     except ValueError:  # which is how logits are refused: then a method is left out where it is measured
         return False
-    raw = _raw("sigmoid" if binary is not link else kind, rows, 1)
-    zero = (y == -math.inf) & (raw > -FAR)
-    if binary.scores == "sigmoid":
+    zero = (y == -math.inf) & (_raw(kind, rows, 1) > -FAR)
+    if link.scores == "sigmoid":
         zero |= (y >= 0) & (rows < NEAR)
     return bool(zero.any())
 
