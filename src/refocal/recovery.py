@@ -12,13 +12,18 @@ import numpy as np
 
 from refocal._arrays import Array, namespace, working_dtype
 from refocal._checks import check_count, check_number, check_scores
-from refocal.objectives import Objective, check_objective, log_posterior_of
+from refocal.extras import needs
+from refocal.objectives import Objective, check_objective, log_posterior_of, losses_of
+from refocal.objectives.base import is_ours, n_classes_of, scores_hint
 
 LossFn = Callable[[Array, Array], Array]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 BLOCK = 1 << 20
 """Entries of the gradient matrices worked on at a time: 8 MB in float64, and some ten times so in all."""
+
+FAR_LOGITS = (-1000.0, -50.0, 50.0, 1000.0)
+"""Where formulas overflow that nobody wrote with care: beyond 709 in float64, beyond 36 where 1 - p is 0."""
 
 OPEN, NOT_STATIONARY, FLAT = 1, 2, 3
 REASONS = {
@@ -60,7 +65,8 @@ def posterior_of(
         loss_fn: ``loss_fn(logits, labels)`` with logits (n, K) and integer labels (n,), for any n,
             returns the loss of every row, shape (n,), such as a PyTorch loss with
             ``reduction="none"``. Label smoothing inside the loss is taken out again.
-        logits: PyTorch or JAX floats, K >= 2 of them along the last axis.
+        logits: PyTorch or JAX floats, K >= 2 of them along the last axis; a loss on one logit is one on the
+            difference of two, see Example.
         rtol: The residual above which no posterior fits; by default 1e-6, in float32 1.2e-3. Negative
             entries become 0, which leaves a residual, for instance where scores are surer than label
             smoothing allows; ``math.inf`` takes the clipped posterior then.
@@ -83,6 +89,15 @@ def posterior_of(
         ...     return (1 - torch.exp(-nll)) ** 2 * nll
         >>> posterior_of(focal, torch.tensor([[2.0, 1.0, 0.0]])).numpy().round(3)
         array([[0.884, 0.088, 0.029]], dtype=float32)
+
+        A loss on one logit of each row:
+
+        >>> def one_logit(z, labels):
+        ...     return torch.nn.functional.binary_cross_entropy_with_logits(z, labels.to(z), reduction="none")
+        >>> z = torch.tensor([0.0, 1.0])
+        >>> pairs = torch.stack([torch.zeros_like(z), z], dim=-1)
+        >>> posterior_of(lambda z, y: one_logit(z[:, 1] - z[:, 0], y), pairs)[:, 1].numpy().round(3)
+        array([0.5  , 0.731], dtype=float32)
     """
     if not (aac.is_torch_array(logits) or aac.is_jax_array(logits)):
         raise TypeError(
@@ -94,6 +109,8 @@ def posterior_of(
         rtol = check_number("rtol", rtol, low=0, rule=">= 0")
     xp, k = namespace(logits), logits.shape[-1]
     rows = xp.reshape(logits, (math.prod(logits.shape[:-1]), k))
+    if logits.ndim == 1:
+        _check_one_row(loss_fn, rows)
     dtype = _widest_dtype(loss_fn, rows) if rows.shape[0] else working_dtype(rows)
     eps = float(xp.finfo(dtype).eps)
     exact = max(1e-6, 1e4 * eps)
@@ -126,40 +143,61 @@ def posterior_of(
     return Recovered(posterior, xp.reshape(xp.asarray(residual, **like), tuple(logits.shape[:-1])))
 
 
-def check_inverse(objective: Objective, *, n_classes: int = 3, atol: float = 1e-4) -> float:
+def _check_one_row(loss_fn: LossFn, row: Array) -> None:
+    """Raise with what to write for a loss on one logit, where a loss cannot take one row of classes."""
+    try:
+        _gradients(loss_fn, namespace(row).astype(row, _widest_dtype(loss_fn, row)))
+    except (IndexError, RuntimeError, TypeError, ValueError) as error:
+        xp = "torch" if aac.is_torch_array(row) else "jnp"
+        raise ValueError(
+            f"logits with one axis are one row of {row.shape[1]} classes, which loss_fn cannot take "
+            f"({error}); for a loss on one logit z of each row write posterior_of(lambda z, y: "
+            f"loss_fn(z[:, 1] - z[:, 0], y), {xp}.stack([{xp}.zeros_like(z), z], -1))[:, 1]"
+        ) from error
+
+
+def check_inverse(objective: Objective, *, n_classes: int | None = None, atol: float = 1e-4) -> float:
     r"""Return how well an objective of your own undoes its own loss, or raise where it does not.
 
     .. math:: \max |\mathrm{posterior}(z) - \mathrm{posterior\_of}(\mathrm{loss}, z)|
 
     over the rows of sixteen that are stationary for some posterior (with label smoothing sure rows are
-    not). Call it once in a test; it needs PyTorch, by which ``loss`` is differentiated.
+    not). Then it tries rows with a logit of -1000, -50, 50 or 1000 among zeros, and on a softmax of -inf, a
+    class that is masked: there ``log_posterior`` must be a number or -inf, and ``loss`` finite (for -inf, not
+    NaN). Call it once in a test; it needs PyTorch (``pip install torch``), by which ``loss`` is
+    differentiated.
 
     Args:
         objective: An objective on a softmax or a sigmoid.
-        n_classes: The number of classes to try; that of the parameters, if they differ between classes.
+        n_classes: The number of classes to try; None for that of the objective's own parameters, if they
+            differ between classes, and else for 3.
         atol: The largest difference between the two posteriors that passes.
 
     Returns:
         The largest difference: about 1e-10 for an exact inverse.
 
     Raises:
-        ValueError: If the difference is larger, or if the loss has no posterior.
+        ImportError: Without PyTorch.
+        ValueError: If the difference is larger, if the loss has no posterior or not the shape of its
+            ``scores``, or if there is no number at one of the other logits.
 
     Example:
         >>> from refocal import Focal
         >>> check_inverse(Focal(gamma=2.0)) < 1e-9
         True
     """
-    import torch
+    with needs("check_inverse", "torch"):
+        import torch
 
     if check_objective(objective).scores == "one-vs-rest":
         raise ValueError(
             "objective must be a loss on a sigmoid or a softmax, since of a row of sigmoids the gradients "
             f"determine no distribution, got {objective!r}"
         )
-    k = check_count("n_classes", n_classes, 2)
+    k = check_count("n_classes", n_classes_of(objective) or 3 if n_classes is None else n_classes, 2)
     atol = check_number("atol", atol, low=0, rule=">= 0")
     z = torch.as_tensor(np.random.default_rng(0).normal(size=(16, k)) * np.linspace(0, 2, 16)[:, None])
+    _check_shape(objective, z, torch.arange(16) % k)
     posterior = torch.exp(log_posterior_of(objective, z))
     if objective.scores == "softmax":
         truth = _if_stationary(objective.loss, z)
@@ -189,7 +227,45 @@ def check_inverse(objective: Objective, *, n_classes: int = 3, atol: float = 1e-
             f"{float(truth[row, column]):.4g} by the gradients of the loss, "
             f"got {float(posterior[row, column]):.4g}"
         )
+    _check_far(objective, k)
     return worst
+
+
+def _check_shape(objective: Objective, z: Array, labels: Array) -> None:
+    """Raise where a loss of somebody else takes no rows, with what to do if it is one on a sigmoid."""
+    if objective.scores == "sigmoid" or is_ours(type(objective)):
+        return
+    rule = f"loss of {type(objective).__name__} must return one loss for each row of logits (n, K)"
+    try:
+        found = f"shape {tuple(objective.loss(z, labels).shape)}"
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(f"{rule} with labels (n,), got {error}; {scores_hint(objective)}") from error
+    if found != f"shape {tuple(labels.shape)}":
+        raise ValueError(f"{rule}, shape {tuple(labels.shape)}, got {found}; {scores_hint(objective)}")
+
+
+def _check_far(objective: Objective, k: int) -> None:
+    """Raise where loss or posterior are no numbers at large logits, or at that of a masked class."""
+    torch = sys.modules["torch"]
+    on_sigmoid, own = objective.scores == "sigmoid", torch.arange(k)
+    for far in FAR_LOGITS if on_sigmoid else (*FAR_LOGITS, -math.inf):
+        z = torch.full((1, k), far, dtype=torch.float64)
+        labels = [torch.zeros(1, k, dtype=torch.int64), torch.ones(1, k, dtype=torch.int64)]
+        if not on_sigmoid:  # each class in turn, as the label and beside it
+            z = torch.where(own == own[:, None], z, 0.0)
+            labels = [own, (own + 1) % k]
+        y = log_posterior_of(objective, z)
+        wrong = {"log_posterior": torch.isnan(y) | (y == math.inf)}
+        losses = [losses_of(objective, z, label) for label in labels]
+        most = math.inf if far == -math.inf else torch.finfo(torch.float64).max  # a masked label cannot be
+        wrong["loss"] = torch.stack([~(loss <= most) for loss in losses]).any(dim=0).reshape(len(z), -1)
+        for method, where in wrong.items():
+            if where.any():
+                row = z[int(where.any(dim=1).int().argmax())].tolist()
+                raise ValueError(
+                    f"{method} of {type(objective).__name__} must be a number at a logit of {far:g}, too, "
+                    f"got NaN or inf at logits {row if k < 10 else f'{row[:10]}...'}"
+                )
 
 
 def _if_stationary(loss_fn: LossFn, z: Array) -> Array:

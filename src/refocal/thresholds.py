@@ -11,6 +11,7 @@ import numpy as np
 from refocal._arrays import Array, ArrayT, Namespace, NumPyArray, log1p, namespace, softplus
 from refocal._checks import check_floats, check_number, check_probs
 from refocal.objectives import Asymmetric, Objective, OneVsRest, check_objective, log_posterior_of, logits_of
+from refocal.objectives.base import n_classes_of
 
 
 @overload
@@ -93,9 +94,8 @@ def _by_entry(
             f"distribution a score alone has no probability, got {objective!r}"
         )
     on_sigmoid = objective.scores == "sigmoid"
-    lengths = [len(v) for v in vars(objective).values() if isinstance(v, tuple)]
-    k = lengths[0] if lengths else 1
-    if not on_sigmoid and lengths and k != 2:
+    k = n_classes_of(objective)
+    if not on_sigmoid and k not in (None, 2):
         raise ValueError(
             "objective must have two classes, since with more the probability depends on the scores of "
             f"all classes, got {k}"
@@ -106,7 +106,7 @@ def _by_entry(
     x = check_floats(name, value)
     check_probs(name, x, None, check)
     xp = namespace(x)
-    if on_sigmoid and lengths:
+    if on_sigmoid and k is not None:
         if x.ndim and x.shape[-1] not in (1, k):
             raise ValueError(
                 f"{name} must have the {k} classes of the objective along its last axis, or length 1 there, "

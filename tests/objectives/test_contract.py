@@ -111,7 +111,7 @@ def test_a_posterior_that_returns_something_else():
         def loss(self, logits, labels, *, axis=-1):
             return Focal(2.0).loss(logits, labels, axis=axis)
 
-    text = r"^log_posterior of Wrong must return the shape of logits \(80, 3\), got shape \(80, 2\)$"
+    text = r"^log_posterior of Wrong must return the shape of logits \(400, 3\), got shape \(400, 2\)$"
     with pytest.raises(TypeError, match=text):
         choose_calibration(*made(), Wrong(), n_resamples=50)
 

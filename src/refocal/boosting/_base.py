@@ -20,7 +20,7 @@ from refocal import objective_from_dict
 from refocal._checks import check_count
 from refocal.boosting.objective import FocalObjective, Metric, base_rate_shift, focal_metric, focal_objective
 from refocal.files import write_atomic
-from refocal.sklearn._base import FocalClassifier, codes_of
+from refocal.sklearn._base import FocalClassifier, as_sigmoid, as_softmax, codes_of
 from refocal.sklearn._gradients import Floats
 
 FORMAT = 1
@@ -93,10 +93,14 @@ class FocalBoostingClassifier(FocalClassifier):
         Args:
             X: Features; NaN is a missing value. Columns of pandas' dtype category are categorical.
             y: Labels, of any type that scikit-learn takes.
-            sample_weight: A number >= 0 for each row.
+            sample_weight: A number >= 0 for each row. These weights do change the probabilities, as a row of
+                weight 10 counts as ten rows; to rebalance classes use `class_weight`, which is taken out of
+                ``predict_proba`` again.
             eval_set: A list of (X, y). Their `eval_metric` is in ``evals_result_``; the last one decides
-                about early stopping.
-            sample_weight_eval_set: A list with the weights of each eval set, or None.
+                about early stopping (`early_stopping_rounds`). It must not be rows that were trained on, nor
+                those on which the model is judged in the end.
+            sample_weight_eval_set: A list with the weights of each eval set, or None in place of any; None
+                for none at all.
             callbacks: The engine's own.
 
         Returns:
@@ -147,13 +151,15 @@ class FocalBoostingClassifier(FocalClassifier):
         fields = {
             "refocal": FORMAT,
             "engine": self.engine,
-            "objective": self.objective_.to_dict(),
+            "objective": as_softmax(self.objective_).to_dict(),  # the form that version 0.2 reads
             "start": self.start_.tolist(),
             "classes": {"dtype": self.classes_.dtype.str, "values": self.classes_.tolist()},
             "class_weight": self.class_weight_.tolist(),
             "n_features": int(self.n_features_in_),
             "feature_names": list(self.feature_names_in_) if hasattr(self, "feature_names_in_") else None,
             "params": params,
+            "evals_result": getattr(self, "evals_result_", {}),
+            "best_iteration": getattr(self, "best_iteration_", None),
         }
         text = json.dumps(fields, indent=1)  # before the model file: labels that JSON cannot hold
         self.booster_.save_model(str(path))
@@ -184,12 +190,17 @@ class FocalBoostingClassifier(FocalClassifier):
             params["class_weight"] = {label: weight for label, weight in params["class_weight"]["pairs"]}
         model = cls(**params)
         model.classes_ = np.array(fields["classes"]["values"], dtype=np.dtype(fields["classes"]["dtype"]))
-        model.objective_ = objective_from_dict(fields["objective"])
+        trained: Any = objective_from_dict(fields["objective"])
+        model.objective_ = as_sigmoid(trained) if len(model.classes_) == 2 else trained
         model.class_weight_ = np.array(fields["class_weight"])
         model.start_ = np.array(fields["start"])
         model.n_features_in_ = fields["n_features"]
         if fields["feature_names"] is not None:
             model.feature_names_in_ = np.array(fields["feature_names"], dtype=object)
+        if "evals_result" in fields:  # which earlier versions did not write
+            model.evals_result_ = fields["evals_result"]
+        if fields.get("best_iteration") is not None:
+            model.best_iteration_ = fields["best_iteration"]
         model.booster_ = cls._load_engine(path)
         return model
 

@@ -40,9 +40,11 @@ class FocalLGBMClassifier(FocalBoostingClassifier):
     Attributes:
         booster_: The ``lightgbm.Booster``; it predicts the logits.
         start_: The logits of a model without trees: what the engine's model adds to those of the trees.
-        objective_: The `refocal.Focal` that was trained with; two classes have the logits (0, margin).
+        objective_: What was trained with, `refocal.Focal`, or `refocal.SigmoidFocal` with two classes: its
+            ``posterior`` of ``decision_function`` is the probability of each class, or of the second of two.
         classes_: The labels.
-        evals_result_: The metric of each round for each eval set.
+        evals_result_: The metric of each round for each eval set: ``["validation_0"]["nll"]``, ...
+        best_iteration_: The round that early stopping kept, from 0 on; only with early stopping.
 
     Example:
         >>> rng = np.random.default_rng(0)

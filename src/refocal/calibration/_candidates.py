@@ -15,7 +15,7 @@ from refocal.calibration._fits import (
     fit_temperature,
     plain_gamma,
 )
-from refocal.calibration._links import Way, with_floor
+from refocal.calibration._links import Way, has_zeros
 from refocal.calibration._problem import Problem
 from refocal.objectives import Focal, Objective, SigmoidFocal
 
@@ -58,10 +58,25 @@ def candidates(problem: Problem, objective: Objective, near: Candidates | None =
         return None if known is None or isinstance(known, str) else _fit_of(known)
 
     attempt(("ts_nll",), lambda: {"ts_nll": _scaled(fit_temperature(problem, "nll", near=begin("ts_nll")))})
+
+    def by(name: str, link: Objective) -> Way:
+        """Return the way by a link that is not fitted, with a floor where the link has probabilities of 0.
+
+        Of n rows none may have shown an outcome of share 1 / n, so a share of 1 / (n + 2) of the raw scores
+        is mixed in: it costs log(1 + 1 / (n + 1)) nats at most, keeps the order, and no outcome has
+        probability 0.
+        """
+        known = None if near is None else near.get(name)
+        if isinstance(known, Fitted):  # of all rows: one answer for every part of them
+            zeros = known.way.floor > 0
+        else:
+            zeros = has_zeros(problem.kind, link, problem.z)
+        return Way(link=link, floor=1 / (problem.n_rows + 2) if zeros else 0.0)
+
     if plain_gamma(objective) != 0:
-        links = {"": with_floor(plain, problem.n_rows)}
+        links = {"": by("psi", plain)}
         if plain is not objective:
-            links["_unsmoothed"] = with_floor(objective, problem.n_rows)
+            links["_unsmoothed"] = by("psi_unsmoothed", objective)
         found |= {f"psi{suffix}": Fitted(way) for suffix, way in links.items()}
 
         def own_loss() -> dict[str, Fitted]:

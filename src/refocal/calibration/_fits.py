@@ -104,7 +104,7 @@ def fit_temperature(
 def fit_link_temperature(problem: Problem, way: Way, near: Fit | None = None) -> Fit:
     """Return the T at which the NLL of a link after it is smallest."""
     start = _start(problem, near)
-    if isinstance(way.link, SigmoidFocal) and problem.kind == "sigmoid" and not way.link.label_smoothing:
+    if type(way.link) is SigmoidFocal and problem.kind == "sigmoid" and not way.link.label_smoothing:
         powers, shift = way.link._parameters(problem.z, 1)
         surface = sigmoid_psi(problem.z, problem.one, shift, powers)
         found = quasi_newton(surface, np.array([start.log_b, 0.0]), start, (0.0, 0.0))

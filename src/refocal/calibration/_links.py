@@ -9,11 +9,21 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from refocal._arrays import Array, Namespace, log_softmax, map_rows, namespace, quiet, softplus, working_dtype
+from refocal._arrays import (
+    Array,
+    Namespace,
+    at_most,
+    log_softmax,
+    map_rows,
+    namespace,
+    quiet,
+    softplus,
+    working_dtype,
+)
 from refocal._checks import check_axis, check_floats, check_scores, warn_if_probs, warn_if_sigmoids
 from refocal._rows import Booleans, Floats
 from refocal.objectives import Asymmetric, Objective, OneVsRest, SigmoidFocal, log_posterior_of
-from refocal.objectives.base import ScoreKind, per_class
+from refocal.objectives.base import ScoreKind, is_ours, per_class
 
 Numbers: TypeAlias = float | tuple[float, ...]
 """One number, or one for each label."""
@@ -21,6 +31,10 @@ Numbers: TypeAlias = float | tuple[float, ...]
 
 FARTHEST = 30
 """How often the search for a threshold doubles the logits at which it starts."""
+
+FAR, NEAR = 20, 3
+"""Up to which logits a posterior of 0 is one, and up to which a posterior of 1: beyond, steep formulas round
+to them."""
 
 
 class Way(NamedTuple):
@@ -39,16 +53,37 @@ class Way(NamedTuple):
     floor: float = 0.0
 
 
-def with_floor(link: Objective | None, n: int) -> Way:
-    """Return the way by a link that was not fitted, with a floor where the link has probabilities of 0.
+def has_zeros(kind: ScoreKind, link: Objective | None, z: Floats) -> bool:
+    """Return whether a link gives 0 to outcomes that the raw scores hold possible.
 
-    Of n rows none may have shown an outcome of share 1 / n, so a share of 1 / (n + 2) of the raw scores is
-    mixed in: it costs log(1 + 1 / (n + 1)) nats at most, keeps the order, and no outcome has probability 0.
+    Of our own links it is known. Those of others are tried, at the logits (n, K or L) of some rows and on a
+    grid; a 0 where the raw score is very small counts as underflow, and so does a 1 where it is large.
     """
-    binary = link.binary if isinstance(link, OneVsRest) else link
-    ours = binary is None or type(binary).__module__.startswith("refocal.")
-    zeros = (isinstance(binary, Asymmetric) and binary.clip > 0) or not ours
-    return Way(link=link, floor=1 / (n + 2) if zeros else 0.0)
+    binary = _binary(link)
+    if binary is None or is_ours(type(binary)):
+        return isinstance(binary, Asymmetric) and binary.clip > 0
+    width = z.shape[1]
+    grid = np.repeat(np.linspace(-FAR, FAR, 8 * FAR + 1)[:, None], width, axis=1)
+    if kind == "softmax":  # one class in turn is far from the others
+        grid[np.arange(len(grid))[:, None] % width != np.arange(width)] = 0
+    return any(_zero_at("sigmoid" if binary is not link else kind, binary, rows) for rows in (z, grid))
+
+
+def _zero_at(kind: ScoreKind, link: Objective, rows: Floats) -> bool:
+    try:
+        with np.errstate(all="ignore"):
+            y = log_posterior_of(link, rows, 1)
+    except ValueError:  # which is how logits are refused: then a method is left out where it is measured
+        return False
+    zero = (y == -math.inf) & (_raw(kind, rows, 1) > -FAR)
+    if link.scores == "sigmoid":
+        zero |= (y >= 0) & (rows < NEAR)
+    return bool(zero.any())
+
+
+def _binary(link: Any) -> Any:
+    """Return the objective that the entries of a link have."""
+    return link.binary if isinstance(link, OneVsRest) else link
 
 
 def probs_of(
@@ -93,9 +128,11 @@ def log_probs_of(kind: ScoreKind, logits: Array, way: Way, axis: int) -> Array:
     if way.link is None:
         return _raw(kind, z, axis)
     y = log_posterior_of(way.link, z, axis) if z.ndim else way.link.log_posterior(z[None])[0]
-    if not way.floor:
+    if not way.floor and is_ours(type(_binary(way.link))):
         return y
     xp, raw = namespace(z), _raw(kind, z, axis)
+    if not way.floor:
+        return _possible(xp, y, raw, _log_smallest(xp, y))
     if isinstance(way.link, OneVsRest):
         each = way.link.binary.log_posterior(z, axis=axis)
         y = xp.where(xp.all(each == -xp.inf, axis=axis, keepdims=True), raw, y)  # a row that cannot be
@@ -107,29 +144,45 @@ def _mixed(xp: Namespace, y: Array, raw: Array, floor: float) -> Array:
         return xp.logaddexp(math.log1p(-floor) + y, math.log(floor) + raw)
 
 
+def _possible(xp: Namespace, y: Array, raw: Array, least: float) -> Array:
+    """Return log-probabilities with less than the least one for 0, unless the raw score is 0 there too.
+
+    A formula of somebody else may underflow, or have zeros where nobody looked before.
+    """
+    return xp.where(y == -xp.inf, at_most(xp, raw, least), y)
+
+
+def _log_smallest(xp: Namespace, y: Array) -> float:
+    numbers = xp.finfo(y.dtype)
+    return math.log(numbers.smallest_normal) + math.log(numbers.eps)
+
+
 def log_both(z: Floats, way: Way) -> tuple[Floats, Floats]:
     """Return log P(y = 1) and log P(y = 0) of sigmoid logits (n, L) in float64, both exact.
 
-    Those of an objective that is not ours are as exact as its log P(y = 1) allows: log P(y = 0) is -inf where
-    the other is 0, unless there is a floor.
+    Those of an objective that is not ours are as exact as its log P(y = 1) allows. Where that is 0, P(y = 0)
+    is less than the distance of 1 to the next number, and not 0.
     """
     t = scaled(z, way, 1)
     raw = -np.logaddexp(0, -t), -np.logaddexp(0, t)
     if way.link is None:
         return raw
     one, zero = _log_both_of(way.link, t)
-    if not way.floor:
+    if not way.floor and is_ours(type(_binary(way.link))):
         return one, zero
-    # Each is mixed by itself: 1 - P(y = 1) would be 0 for large logits, whatever the floor.
     xp = namespace(t)
+    if not way.floor:
+        below_one = math.log(np.finfo(np.float64).epsneg)
+        return _possible(xp, one, raw[0], _log_smallest(xp, one)), _possible(xp, zero, raw[1], below_one)
+    # Each is mixed by itself: 1 - P(y = 1) would be 0 for large logits, whatever the floor.
     return _mixed(xp, one, raw[0], way.floor), _mixed(xp, zero, raw[1], way.floor)
 
 
 def _log_both_of(link: Objective, t: Floats) -> tuple[Floats, Floats]:
-    if isinstance(link, SigmoidFocal):
+    if type(link) is SigmoidFocal:  # a subclass may have another posterior
         # 1 - p is the score of the mirrored loss, without a difference that can be 0.
         return log_posterior_of(link, t, 1), log_posterior_of(_mirrored(link), -t, 1)
-    if isinstance(link, Asymmetric):
+    if type(link) is Asymmetric:
         with quiet(t):
             odds = link._log_odds(namespace(t), t)
         return -np.logaddexp(0, -odds), -np.logaddexp(0, odds)

@@ -26,8 +26,8 @@ from refocal._rows import (
     score_array,
 )
 from refocal.calibration._links import Way, log_both, log_probs_of
-from refocal.objectives import Objective
-from refocal.objectives.base import ScoreKind
+from refocal.objectives import Focal, Objective
+from refocal.objectives.base import ScoreKind, is_ours, scores_hint
 
 
 def check_task(task: object, objective: Objective | None = None) -> None:
@@ -38,8 +38,20 @@ def check_task(task: object, objective: Objective | None = None) -> None:
         raise ValueError(f"task must be one of {get_args(Task)} or None, got {task!r}")
     if objective is not None and (objective.scores == "sigmoid") == (task == "multiclass"):
         name = type(objective).__name__
-        help = f": wrap it as OneVsRest({name}(...))" if task == "multiclass" else ""
-        raise ValueError(f"task must fit the objective, got {task!r} for {name} ({objective.scores}){help}")
+        help = f"wrap it as OneVsRest({name}(...))" if task == "multiclass" else for_log_odds(objective)
+        raise ValueError(f"task must fit the objective, got {task!r} for {name} ({objective.scores}): {help}")
+
+
+def for_log_odds(objective: Objective) -> str:
+    """Return what to do where an objective that is not one on a sigmoid meets log odds."""
+    if not is_ours(type(objective)):
+        return scores_hint(objective)
+    if type(objective) is Focal and isinstance(objective.gamma, float):
+        smoothing = f", label_smoothing={objective.label_smoothing}" if objective.label_smoothing else ""
+        alpha = "None" if objective.weight is None else "w1 / (w0 + w1)"
+        same = f"SigmoidFocal({objective.gamma}, alpha={alpha}{smoothing})"
+        return f"for two classes the loss on log odds is {same}"
+    return "log odds need an objective on a sigmoid, such as SigmoidFocal"
 
 
 def task_of(task: Task | None, objective: Objective | None, ndim: int) -> Task:
@@ -164,10 +176,10 @@ def problem_of(
     options: RowOptions = {"task": task, "axis": axis, "ignore_index": ignore_index, "classes": classes}
     if task == "multiclass":
         if values.ndim == 1:
-            raise ValueError(
-                f"logits must have rows and classes, got shape {values.shape}; log odds of class 1 "
-                "need task='binary', or an objective on a sigmoid"
-            )
+            help = "log odds of class 1 need task='binary', or an objective on a sigmoid"
+            if objective is not None:
+                help = for_log_odds(objective)
+            raise ValueError(f"logits must have rows and classes, got shape {values.shape}; {help}")
         return _of_classes(values, labels, "softmax" if objective is None else objective.scores, options)
     y = label_array(labels)
     if task == "multilabel" and values.ndim > 1 and y.shape == values.shape[:-1]:

@@ -57,8 +57,10 @@ def choose_calibration(
     numbers of each label, and for one sigmoid for each class "ts_nll_per_class". A label that is 1 or 0 less
     than 20 times has the numbers of all, and the result says so.
 
-    No method gives 0 to an outcome that the raw scores hold possible: `Asymmetric` has a posterior of 0 up
-    to its clip, so a share of 1 / (n + 2) of the raw scores is mixed in there.
+    No method gives 0 to an outcome that the raw scores hold possible. `Asymmetric` has a posterior of 0 up to
+    its clip, so a share of 1 / (n + 2) of the raw scores is mixed into it. So it is with an objective of your
+    own whose posterior is 0 at some of these rows, or at logits between -20 and 20; every other one is taken
+    as it is, and "psi" is its ``posterior``.
 
     Args:
         logits: Scores of rows that the model was not trained on: (n, K) before a softmax or, for `OneVsRest`,

@@ -53,6 +53,11 @@ class Objective(abc.ABC):
     other methods follow from these, and may be overridden. A missing method, and an array of a wrong shape or
     library, are errors where the objective is used.
 
+    **Scores.** A loss on a sigmoid says so in its class: ``scores = "sigmoid"``. Each entry of the logits is
+    then a problem of its own, `loss` gets labels 0 and 1 of the shape of logits and returns that shape, and
+    `log_posterior` is log P(y = 1). Without it, ``scores = "softmax"``: the entries along ``axis`` are the
+    classes of one row, labels are their numbers, and `loss` has one number for each row.
+
     **Arrays.** Each method gets the arrays that its caller has: NumPy arrays from
     `refocal.TemperatureScaling` and `refocal.choose_calibration`, PyTorch tensors from training and
     `refocal.torch.Posterior`, JAX arrays from those who use JAX. It returns an array of the same library, so
@@ -83,7 +88,7 @@ class Objective(abc.ABC):
 
     def __init_subclass__(cls) -> None:
         taken = Objective.kinds.get(cls.__name__)
-        if taken is not None and cls.__module__ != taken.__module__ and _is_ours(taken):
+        if taken is not None and cls.__module__ != taken.__module__ and is_ours(taken):
             raise TypeError(
                 f"an objective must not be named {cls.__name__}, as {taken.__module__} has one of that name, "
                 f"got {cls.__module__}.{cls.__qualname__}"
@@ -176,7 +181,12 @@ class Objective(abc.ABC):
         """Return scores or posteriors after `_checked` and a look at their values."""
         x, axis = self._checked(name, x, axis)
         by_entry = self.scores == "sigmoid" or (self.scores == "one-vs-rest" and name == "probs")
-        check_probs(name, x, None if by_entry else axis, check)
+        try:
+            check_probs(name, x, None if by_entry else axis, check)
+        except ValueError as error:
+            if by_entry or is_ours(type(self)):
+                raise
+            raise ValueError(f"{error}; {scores_hint(self)}") from None
         return x, axis
 
     def _logits_of_scores(self, xp: Namespace, p: Array) -> Array:
@@ -188,8 +198,14 @@ class Objective(abc.ABC):
         return log_p - log1p(xp, -xp.where(p == 1, stop_gradient(p), p))
 
 
-def _is_ours(kind: type[Objective]) -> bool:
+def is_ours(kind: type[Objective]) -> bool:
+    """Return whether a class of objectives is refocal's own."""
     return kind.__module__.split(".")[0] == __name__.split(".")[0]
+
+
+def scores_hint(objective: Objective) -> str:
+    """Return what to do where an objective that does not say so is one on a sigmoid."""
+    return f"if the loss is one on a sigmoid, set scores = 'sigmoid' in the class {type(objective).__name__}"
 
 
 class _InBlocks(Objective):
@@ -268,8 +284,17 @@ def objective_from_dict(fields: Mapping[str, Any]) -> Objective:
     arguments = dict(fields)
     name = arguments.pop("objective", None)
     if name not in Objective.kinds:
-        raise ValueError(f"objective must be one of {', '.join(Objective.kinds)}, got {name!r}")
+        raise ValueError(
+            f"objective must be one of {', '.join(Objective.kinds)}, got {name!r}; if it is a class of your "
+            "own, import the module that defines it first"
+        )
     return Objective.kinds[name](**arguments)
+
+
+def n_classes_of(objective: Objective) -> int | None:
+    """Return how many classes an objective has parameters for, None where one number serves all."""
+    lengths = [len(value) for value in vars(objective).values() if isinstance(value, tuple)]
+    return lengths[0] if lengths else None
 
 
 def check_objective(objective: object, *, softmax: bool = False) -> Objective:

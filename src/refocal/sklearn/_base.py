@@ -10,7 +10,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d
 
-from refocal import Focal
+from refocal import Focal, SigmoidFocal
 from refocal._checks import check_number
 from refocal.sklearn._gradients import Floats
 
@@ -19,7 +19,8 @@ class FocalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier with a focal objective; a subclass fits and has a ``decision_function``.
 
     ``decision_function`` gives the logits: with two classes one number for each row, positive for the second
-    class, otherwise one number for each class. ``predict`` is their largest entry. With class weights w this
+    class, otherwise one number for each class. ``objective_.posterior`` of it is P(second class), or the
+    distribution of each row. ``predict`` is their largest entry. With class weights w this
     is the class with the largest w times probability, the decision that the weights ask for, and may differ
     from the most probable class of ``predict_proba``.
     """
@@ -38,7 +39,7 @@ class FocalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_log_proba(self, X: Any) -> Floats:
         """Return the logarithm of `predict_proba`."""
         logits = softmax_logits(self.decision_function(X))
-        log_probs: Floats = self.objective_.log_posterior(logits)
+        log_probs: Floats = as_softmax(self.objective_).log_posterior(logits)
         return log_probs
 
     def predict_proba(self, X: Any) -> Floats:
@@ -87,7 +88,8 @@ class FocalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.classes_ = classes
         self.class_weight_ = self._weights(mass)
         even = (self.class_weight_ == self.class_weight_[0]).all()
-        self.objective_ = Focal(self.gamma, None if even else self.class_weight_)
+        trained = Focal(self.gamma, None if even else self.class_weight_)
+        self.objective_ = as_sigmoid(trained) if len(classes) == 2 else trained
         return codes, weights, mass / mass.sum()
 
     def _weights(self, mass: Floats) -> Floats:
@@ -110,6 +112,28 @@ class FocalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not 0 < alpha < 1:
             raise ValueError(f"alpha must be in (0, 1), or None, got {self.alpha!r}")
         return np.array([1 - alpha, alpha])
+
+
+def as_sigmoid(objective: Focal) -> SigmoidFocal:
+    """Return the loss on one logit that a focal loss on the softmax of two classes is, up to a factor."""
+    alpha = None
+    if objective.weight is not None:
+        of_zero, of_one = objective.weight
+        alpha = of_one / (of_zero + of_one)
+        if not 0 < alpha < 1:
+            raise ValueError(
+                "class_weight must differ by less than a factor of 1e16 between two classes, "
+                f"got {list(objective.weight)}"
+            )
+    return SigmoidFocal(objective.gamma, alpha, objective.label_smoothing)
+
+
+def as_softmax(objective: Any) -> Any:
+    """Return the softmax objective over the logits (0, z) that a binary sigmoid one is."""
+    if type(objective) is not SigmoidFocal:  # a subclass may have another posterior
+        return objective
+    alpha = objective.alpha
+    return Focal(objective.gamma, None if alpha is None else (1 - alpha, alpha), objective.label_smoothing)
 
 
 def softmax_logits(scores: Any) -> Floats:

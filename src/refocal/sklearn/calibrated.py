@@ -20,9 +20,9 @@ from sklearn.utils.validation import (
 )
 
 from refocal import Focal, Objective, choose_calibration
-from refocal.sklearn._base import codes_of
+from refocal.sklearn._base import as_softmax, codes_of
 from refocal.sklearn._gradients import Floats
-from refocal.sklearn.posterior import WrappedClassifier, as_softmax, check_objective, logits_of
+from refocal.sklearn.posterior import WrappedClassifier, check_objective, logits_of
 
 
 class CalibratedPosterior(WrappedClassifier):

@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import validate_data
 
-from refocal.sklearn._base import FocalClassifier
+from refocal.sklearn._base import FocalClassifier, as_softmax
 from refocal.sklearn._gradients import Floats, kernels
 
 MEMORY = 20
@@ -43,7 +43,8 @@ class FocalLinearClassifier(FocalClassifier):
         intercept_: (1,) or (n_classes,).
         n_iter_: Steps that were taken.
         gradient_ratio_: The gradient's norm at the end, as a part of that at the start.
-        objective_: The `refocal.Focal` that was trained with; two classes have the logits (0, decision).
+        objective_: What was trained with, `refocal.Focal`, or `refocal.SigmoidFocal` with two classes: its
+            ``posterior`` of ``decision_function`` is the probability of each class, or of the second of two.
         classes_: The labels.
 
     Example:
@@ -147,7 +148,7 @@ class FocalLinearClassifier(FocalClassifier):
             return np.column_stack([self.coef_, self.intercept_])
         start = np.zeros((k, n_features + 1))
         if self.fit_intercept:
-            logits = np.asarray(self.objective_.logits(prior))
+            logits = np.asarray(as_softmax(self.objective_).logits(prior))
             start[:, -1] = logits[1:] - logits[:1] if k == 1 else logits - logits.mean()
         return start
 

@@ -11,7 +11,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
 from refocal.extras import needs
-from refocal.sklearn._base import FocalClassifier
+from refocal.sklearn._base import FocalClassifier, as_softmax
 from refocal.sklearn._gradients import Floats
 
 
@@ -44,7 +44,8 @@ class FocalMLPClassifier(FocalClassifier):
         network_: The ``torch.nn.Sequential``.
         n_iter_: Passes that were made.
         validation_nll_: That of the kept pass, with early stopping.
-        objective_: The `refocal.Focal` that was trained with.
+        objective_: What was trained with, `refocal.Focal`, or `refocal.SigmoidFocal` with two classes: its
+            ``posterior`` of ``decision_function`` is the probability of each class, or of the second of two.
         classes_: The labels.
 
     Example:
@@ -172,12 +173,12 @@ class FocalMLPClassifier(FocalClassifier):
         for inputs, outputs in itertools.pairwise(sizes):
             layers += [torch.nn.Linear(inputs, outputs), torch.nn.ReLU()]
         with torch.no_grad():  # the last bias starts at the minimiser of the class prior
-            layers[-2].bias += torch.from_numpy(np.asarray(self.objective_.logits(prior))).float()
+            layers[-2].bias += torch.from_numpy(np.asarray(as_softmax(self.objective_).logits(prior))).float()
         return torch.nn.Sequential(*layers[:-1]).to(self.device)
 
     def _nll(self, torch: Any, network: Any, x: Any, labels: Any, weight: Any) -> float:
         with torch.no_grad():
-            log_probs = self.objective_.log_posterior(network(x))
+            log_probs = as_softmax(self.objective_).log_posterior(network(x))
             losses = -log_probs[torch.arange(len(labels)), labels]
         return float((weight * losses).sum() / weight.sum())
 

@@ -15,7 +15,7 @@ from sklearn.utils.metadata_routing import (
 )
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
-from refocal import Asymmetric, Focal, OneVsRest, SigmoidFocal
+from refocal import OneVsRest
 from refocal._checks import known_log_odds
 from refocal.sklearn._base import softmax_logits
 from refocal.sklearn._gradients import Floats
@@ -154,7 +154,7 @@ def check_objective(objective: Any) -> None:
 
 def is_sigmoid(objective: Any) -> bool:
     """Say whether an objective is for one binary problem in each entry."""
-    return isinstance(objective, SigmoidFocal | Asymmetric)
+    return getattr(objective, "scores", "softmax") == "sigmoid"
 
 
 def is_one_vs_rest(objective: Any) -> bool:
@@ -185,11 +185,3 @@ def logits_of(estimator: Any, X: Any, sigmoid: bool = False) -> Floats:
     with np.errstate(divide="ignore"):
         probs = np.asarray(estimator.predict_proba(X), dtype=np.float64)
         return np.log(probs) - np.log1p(-probs) if sigmoid else np.log(probs)
-
-
-def as_softmax(objective: Any) -> Any:
-    """Return the softmax objective over the logits (0, z) that a binary sigmoid one is."""
-    if not isinstance(objective, SigmoidFocal):
-        return objective
-    alpha = objective.alpha
-    return Focal(objective.gamma, None if alpha is None else (1 - alpha, alpha), objective.label_smoothing)
