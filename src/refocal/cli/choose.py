@@ -40,7 +40,9 @@ def add_to(commands: Any) -> None:
     add_input(parser)
     add_labels(parser)
     add_objective(parser, choice=False)
-    parser.add_argument("-o", "--out", metavar="FILE", help="save the choice as JSON")
+    parser.add_argument(
+        "-o", "--out", metavar="FILE", help="save the choice as JSON; replaced if it is there"
+    )
     parser.add_argument("--rows", type=int, default=200_000, help="rows of the sample (default: 200000)")
     parser.add_argument("--seed", type=int, default=0, help="of the sample and of the parts (default: 0)")
     parser.add_argument("--folds", type=int, help="parts that are held out in turn (default: 5)")
@@ -52,7 +54,7 @@ def _run(args: argparse.Namespace) -> None:
 
     from refocal import Focal, SigmoidFocal, choose_calibration
     from refocal.files import write_atomic
-    from refocal.scoring import Reservoir, check_output
+    from refocal.scoring import Reservoir, check_output, shown
 
     if args.rows < 2:
         raise ValueError(f"--rows must be at least 2, got {args.rows}")
@@ -66,9 +68,11 @@ def _run(args: argparse.Namespace) -> None:
     kept = Reservoir(args.rows, args.seed)
     with open_input(args) as source, Progress() as tell:
         rows, way = rows_of(args, source, objective)
+        seen: set[int] = set()
         for block, labels, start in rows.blocks(tell):
             way.probs(block, start)  # which looks at every value
             kept.add(block, labels)
+            seen.update(np.unique(labels).tolist())
     logits = way.logits(kept.scores).T
     if rows.task == "binary" and way.scores == "softmax":
         other = np.log1p(-kept.scores.T) if way.kind == "probs" else np.zeros_like(logits)
@@ -81,6 +85,9 @@ def _run(args: argparse.Namespace) -> None:
             np.ascontiguousarray(logits), kept.labels.T, objective, n_folds=args.folds, seed=args.seed
         )
     warned = list(dict.fromkeys(str(warning.message) for warning in caught))
+    never = [name for k, name in enumerate(rows.classes) if k not in seen and rows.task != "multilabel"]
+    if never:
+        warned.append(f"never a label: {shown(never)}; nothing is known of the scores of such classes")
     for line in warned:
         log.warning("%s", line)
     result = found.to_dict() | {
@@ -90,6 +97,7 @@ def _run(args: argparse.Namespace) -> None:
         "seed": args.seed,
         "classes": list(rows.classes),
         "classes_from": rows.labels.origin,
+        "score_columns": list(rows.scores.columns),
         "warnings": warned,
     }
     text = json.dumps(json.loads(to_json(result)), indent=1) + "\n"

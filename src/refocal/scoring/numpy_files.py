@@ -103,6 +103,11 @@ class _Arrays(Source):
                 found |= zip(self.groups[name], _columns(rows), strict=True)
             yield pa.record_batch([found[name] for name in wanted], names=wanted)
 
+    def whole(self, columns: Sequence[str]) -> list[str]:
+        """Return those of the columns that are of an array of integers."""
+        arrays = [self.groups[name] for name, (_, header) in self._files.items() if header.dtype.kind in "iu"]
+        return [name for name in columns if any(name in names for names in arrays)]
+
 
 class NpySource(_Arrays):
     """One array, with a row for each row and a column for each class."""
