@@ -31,6 +31,11 @@ RAW = {
     "one-vs-rest": "the sigmoids divided by their sum",
 }
 
+DEBIASED = (
+    "The interval of a calibration error is for the true error; the plain value before it is biased upward, "
+    "and may lie above."
+)
+
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Selection:
@@ -212,6 +217,7 @@ class Selection:
 
     def _notes(self) -> list[str]:
         notes = [f"Held out in {self.n_folds} parts of {self.n_rows} rows; {100 * self.level:g} % intervals."]
+        notes.append(DEBIASED)
         if self.assumed:
             notes.append(f"No objective was given: {self.objective} is assumed.")
         notes += [f"{name} left out: {reason}." for name, reason in self.skipped]
