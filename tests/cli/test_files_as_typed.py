@@ -1,7 +1,9 @@
 """What a newcomer types with files of their own: no number that is silently wrong, and errors that help."""
 
+import io
 import json
 import shutil
+import sys
 
 import numpy as np
 import pandas
@@ -135,6 +137,20 @@ def test_labels_with_names_need_columns_with_names(here, capsys):
     assert "3 classes: cat, dog, elk (from --classes); scores: 'logit_0', 'logit_1', 'logit_2'\n" in out
 
 
+def test_classes_must_not_contradict_the_columns(here, capsys):
+    given = "metrics val.csv --scores logit_* --logits --label species --classes elk,cat,dog"
+    assert typed(given, capsys, 2) == (
+        "refocal: --classes must be in the order of the score columns, cat, dog, elk, got elk, cat, dog\n"
+    )
+
+
+def test_names_from_a_pipe(here, capsys, monkeypatch):
+    text = table(names=["logit_0", "logit_1", "logit_2"]).to_csv(index=False).encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+    given = "metrics - --scores logit_0 logit_1 logit_2 --logits --label species"
+    assert "label 'species' holds names: say --classes A,B,... in the order of" in typed(given, capsys, 2)
+
+
 def test_text_of_numbers_is_no_guess(here, capsys):
     frame = table()
     frame.assign(y=frame["y"].map("{}".format), one=(frame["y"] == 1).map("{:d}".format)).to_parquet(
@@ -152,12 +168,15 @@ def test_a_pattern_takes_no_label_and_no_id(kind, here, capsys):
     frame.drop(columns="species").to_parquet("val.parquet")
     for command in ("metrics", "choose"):
         given = f"{command} val.{kind} --scores * --logits --label y --gamma 2"
+        assert typed(given, capsys, 2) == (
+            "refocal: --scores * takes the label column 'y' too: name the score columns alone, such as "
+            f"--scores 'logit_*'; val.{kind} has 'id', 'logit_cat', 'logit_dog', 'logit_elk', 'y'\n"
+        )
+        given = f"{command} val.{kind} --scores logit_* i? --logits --label y --gamma 2"
         error = typed(given, capsys, 2)
         assert error.startswith(
-            "refocal: --scores takes 'id', 'y' too, which holds whole numbers and looks like"
+            "refocal: --scores takes 'id' too, which holds whole numbers and looks like no"
         )
-        given = f"{command} val.{kind} --scores logit_* y --logits --label y --gamma 2"
-        assert "--scores must not take the label column 'y'" in typed(given, capsys, 2)
     error = typed(f"apply val.{kind} out.csv --scores * --logits --gamma 2", capsys, 2)
     assert "beside 'logit_cat', 'logit_dog', 'logit_elk': give a pattern such as 'logit_*'" in error
     # Who names a column means it.
@@ -226,6 +245,14 @@ def test_the_input_is_not_replaced(out, here, capsys):
     before, out = (here / "val.csv").read_bytes(), out.format(here=here)
     error = typed(f"apply val.csv {out} --scores logit_* --logits --gamma 2", capsys, 2)
     assert error == f"refocal: the output must be another file than the input, got '{out}' for both\n"
+    assert (here / "val.csv").read_bytes() == before
+
+
+@pytest.mark.parametrize("command", ["choose", "report"])
+def test_the_input_is_not_replaced_by_what_is_said_of_it(command, here, capsys):
+    before = (here / "val.csv").read_bytes()
+    given = f"{command} val.csv --scores logit_* --logits --label species --gamma 2 -o ./val.csv"
+    assert "the output must be another file than the input, got './val.csv'" in typed(given, capsys, 2)
     assert (here / "val.csv").read_bytes() == before
 
 

@@ -61,7 +61,7 @@ def _run(args: argparse.Namespace) -> None:
     if args.seed < 0:
         raise ValueError(f"--seed must be at least 0, got {args.seed}")
     if args.out is not None:
-        check_output(args.out)  # now, not after minutes of work
+        check_output(args.out, args.input)  # now, not after minutes of work
     objective = objective_of(args)
     if objective is None:
         objective = SigmoidFocal(2.0) if args.task == "multilabel" else Focal(2.0)

@@ -58,7 +58,7 @@ def rows_of(
     from refocal import Selection
     from refocal.scoring import Recovery, find_scores, labelled, needed_kind
 
-    scores = find_scores(source, args.scores)
+    scores = find_scores(source, args.scores, args.label)
     kind = needed_kind(source, scores, args.kind)
     objective = link.objective if isinstance(link, Selection) else link
     on_sigmoid = objective is not None and objective.scores == "sigmoid"

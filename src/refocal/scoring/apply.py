@@ -13,7 +13,7 @@ import pyarrow as pa
 from refocal.files import atomic_folder, own_suffix
 from refocal.scoring.columns import Scores, score_block
 from refocal.scoring.folders import FolderSource
-from refocal.scoring.paths import InputError, format_of, is_same, place_of, writing
+from refocal.scoring.paths import SAME, InputError, format_of, is_same, place_of, writing
 from refocal.scoring.recover import Kind, Recovery, look
 from refocal.scoring.sinks import open_sink
 from refocal.scoring.sources import ParquetSource, Source, open_source
@@ -106,7 +106,7 @@ def checked_job(source: Source, out: str, make: Callable[[Source], Job]) -> Job:
     target = place_of(out)
     read = [p.place for p in source.parts] if isinstance(source, FolderSource) else [place_of(source.path)]
     if any(is_same(place, target) for place in read):
-        raise InputError(f"the output must be another file than the input, got {out!r} for both")
+        raise InputError(SAME.format(out))
     job = make(source)
     taken = sorted(set(job.made) & set(source.names))
     if taken:

@@ -85,9 +85,8 @@ class FolderSource(Source):
 
     def whole(self, columns: Sequence[str]) -> list[str]:
         """Return those of the columns that hold whole numbers, as the key of a partition may."""
-        keys = [name for name, kind in self.keys.items() if pa.types.is_integer(kind)]
-        found = super().whole(columns)
-        return [name for name in columns if name in found or name in keys]
+        keys = [name for name, kind in self.keys.items() if pa.types.is_integer(kind) and name in columns]
+        return super().whole(columns) + keys
 
     def part(self, part: Part) -> ParquetSource:
         """Return one of the files, without the columns of its partition."""

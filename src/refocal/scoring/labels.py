@@ -109,12 +109,6 @@ def labelled(
     if (task == "binary") != (k == 1) and task != "multilabel":
         raise InputError(f"--task {task} needs {'one score column' if k > 1 else 'several'}, got {k}")
     columns = find_columns(source, patterns, "--label")
-    both = [name for name in columns if name in scores.columns]
-    if both:
-        raise InputError(
-            f"--scores must not take the label column {both[0]!r}: name the score columns alone, "
-            f"such as --scores 'logit_*'; --scores took {shown(scores.columns)}"
-        )
     if task != "multilabel" and len(columns) > 1:
         raise InputError(f"--label must name one column, or --task multilabel be said, got {len(columns)}")
     if task == "multilabel":

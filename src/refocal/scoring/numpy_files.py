@@ -106,7 +106,8 @@ class _Arrays(Source):
     def whole(self, columns: Sequence[str]) -> list[str]:
         """Return those of the columns that are of an array of integers."""
         arrays = [self.groups[name] for name, (_, header) in self._files.items() if header.dtype.kind in "iu"]
-        return [name for name in columns if any(name in names for names in arrays)]
+        found = {name for names in arrays for name in names}
+        return [name for name in columns if name in found]
 
 
 class NpySource(_Arrays):

@@ -36,6 +36,9 @@ ENDINGS = {
 """Formats by how a name ends."""
 
 
+SAME = "the output must be another file than the input, got {!r} for both"
+
+
 class InputError(ValueError):
     """What was given cannot be used: a file, a column, a value."""
 
@@ -132,12 +135,14 @@ def open_input(place: Place, opened: contextlib.ExitStack, *, seekable: bool = F
     return opened.enter_context(place.system.open_input_file(place.path))
 
 
-def check_output(path: str) -> None:
-    """Raise where a file of this machine could not be written, before any work is done.
+def check_output(path: str, *inputs: str) -> None:
+    """Raise where a file of this machine could not or should not be written, before any work is done.
 
     Raises:
-        InputError: If its folder is not there, or it is a folder itself.
+        InputError: If its folder is not there, or it is a folder itself, or one of the inputs.
     """
+    if any(is_same(place_of(name), Place(path)) for name in inputs):
+        raise InputError(SAME.format(path))
     folder = Path(path).parent
     if not folder.is_dir():
         raise InputError(f"the output must be in a folder that is there, got {path!r}")

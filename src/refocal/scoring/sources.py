@@ -6,6 +6,7 @@ import abc
 import contextlib
 import csv
 import io
+import itertools
 import re
 from collections.abc import Collection, Generator, Iterator, Sequence
 from typing import Any, ClassVar, Self
@@ -91,7 +92,7 @@ class Source(abc.ABC):
 
     def whole(self, columns: Sequence[str]) -> list[str]:
         """Return those of the columns that hold whole numbers, by their types or, of text, the first rows."""
-        typed = [] if self.schema is None else [f.name for f in self.schema if pa.types.is_integer(f.type)]
+        typed = {f.name for f in self.schema or () if pa.types.is_integer(f.type)}
         return [name for name in columns if name in typed]
 
     def __enter__(self) -> Self:
@@ -225,16 +226,12 @@ class CsvSource(Source):
 
     def whole(self, columns: Sequence[str]) -> list[str]:
         """Return those of the columns whose first values are written as whole numbers."""
-        lines = self._head[: BLOCK // 4].decode("utf-8-sig", errors="ignore").splitlines(keepends=True)
-        lines = (
-            lines[1 : FIRST + 1]
-            if len(self._head) < BLOCK // 4
-            else lines[1 : min(FIRST + 1, len(lines) - 1)]
-        )
+        text = self._head[: BLOCK // 4].decode("utf-8-sig", errors="ignore")
+        if len(self._head) > BLOCK // 4:
+            text = text[: text.rfind("\n") + 1]  # what is cut in the middle does not count
         with contextlib.suppress(csv.Error):
-            rows = [
-                row for row in csv.reader(lines, delimiter=self._delimiter) if len(row) == len(self.names)
-            ]
+            lines = csv.reader(io.StringIO(text, newline=""), delimiter=self._delimiter)
+            rows = [row for row in itertools.islice(lines, 1, FIRST + 1) if len(row) == len(self.names)]
             found = dict(zip(self.names, zip(*rows, strict=True), strict=False))
             return [c for c in columns if c in found and all(map(WHOLE.fullmatch, found[c]))]
         return []
