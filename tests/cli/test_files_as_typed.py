@@ -309,9 +309,9 @@ def test_classes_that_are_never_a_label(here, capsys):
     frame[frame["species"] != "elk"].to_csv("some.csv", index=False)
     given = "choose some.csv --scores logit_* --logits --label species --gamma 3,2,0.5 -o some.json"
     assert main(given.split()) == 0
-    assert "never a label: 'elk'; nothing is known" in capsys.readouterr().err
+    assert "never a label in the rows that were compared: 'elk'" in capsys.readouterr().err
     with open("some.json", encoding="utf-8") as file:
-        assert any(text.startswith("never a label: 'elk'") for text in json.load(file)["warnings"])
+        assert any(text.startswith("never a label in the rows") for text in json.load(file)["warnings"])
 
 
 @pytest.mark.parametrize(

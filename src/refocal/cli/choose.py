@@ -68,11 +68,9 @@ def _run(args: argparse.Namespace) -> None:
     kept = Reservoir(args.rows, args.seed)
     with open_input(args) as source, Progress() as tell:
         rows, way = rows_of(args, source, objective)
-        seen: set[int] = set()
         for block, labels, start in rows.blocks(tell):
             way.probs(block, start)  # which looks at every value
             kept.add(block, labels)
-            seen.update(np.unique(labels).tolist())
     logits = way.logits(kept.scores).T
     if rows.task == "binary" and way.scores == "softmax":
         other = np.log1p(-kept.scores.T) if way.kind == "probs" else np.zeros_like(logits)
@@ -85,9 +83,11 @@ def _run(args: argparse.Namespace) -> None:
             np.ascontiguousarray(logits), kept.labels.T, objective, n_folds=args.folds, seed=args.seed
         )
     warned = list(dict.fromkeys(str(warning.message) for warning in caught))
-    never = [name for k, name in enumerate(rows.classes) if k not in seen and rows.task != "multilabel"]
+    never = [
+        name for k, name in enumerate(rows.classes) if rows.task != "multilabel" and k not in kept.labels
+    ]
     if never:
-        warned.append(f"never a label: {shown(never)}; nothing is known of the scores of such classes")
+        warned.append(f"never a label in the rows that were compared: {shown(never)}")
     for line in warned:
         log.warning("%s", line)
     result = found.to_dict() | {

@@ -72,7 +72,7 @@ def rows_of(
         raise ValueError("--task multilabel needs a loss on a sigmoid: say --sigmoid")
     how = "sigmoid" if rows.task == "multilabel" else "softmax" if objective is None else objective.scores
     if objective is not None:  # now, not after minutes of work: one gamma for each class, if several
-        Recovery(objective, "logits", how).probs(np.zeros((len(scores.columns), 1)))
+        Recovery(objective, "logits", how).probs(-np.ones((len(scores.columns), 1)))
     return rows, Recovery(None, kind, how)
 
 
