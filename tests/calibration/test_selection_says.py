@@ -92,7 +92,10 @@ def test_dictionary_and_text():
     for m in found.methods:  # the names of the table are those of `apply`
         np.testing.assert_array_equal(found.apply(logits, method=m.name), m.probs(logits))
     assert sum(" *" in line for line in lines[1:10]) == 1
-    assert lines[-2:] == ["800 rows, held out in 5 parts; 95 % intervals.", found.sentence]
+    above = "the plain value before it is biased upward, and may lie above."
+    assert lines[-3] == "800 rows, held out in 5 parts; 95 % intervals."
+    assert lines[-2] == f"The interval of a calibration error is for the true error; {above}"
+    assert lines[-1] == found.sentence
     assert fields["sentence"] == found.sentence
 
 

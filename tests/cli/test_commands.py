@@ -118,8 +118,11 @@ def test_metrics(label, rows, capsys):
         assert measured["brier"] == pytest.approx(refocal.brier(probs, labels), rel=1e-9)
         assert measured["error_rate"] == pytest.approx(refocal.error_rate(probs, labels), rel=1e-9)
     text = printed(["metrics", path, *SCORES, "--label", label, "--gamma", "2"], capsys)
-    origin = "from the names of the score columns" if label == "species" else "0, 1, ..."
-    assert text.startswith(f"3,000 rows; 3 classes: ant, bee, cat ({origin})\n")
+    origin = (
+        "from the names of the score columns" if label == "species" else "labels are their numbers, 0 to 2"
+    )
+    columns = "scores: 'logit_ant', 'logit_bee', 'logit_cat'"
+    assert text.startswith(f"3,000 rows; 3 classes: ant, bee, cat ({origin}); {columns}\n")
     assert f"{found['metrics']['posterior']['ece']:.6f}" in text
     out = printed(["metrics", path, *SCORES, "--label", label, "--classwise", "--json"], capsys)
     expected = refocal.classwise_ece(refocal.Focal(0.0).posterior(logits), labels)
@@ -147,13 +150,17 @@ def test_metrics_from_a_pipe(rows, tmp_path, capsys, monkeypatch):
 
 
 def test_classes_have_an_order(rows, capsys):
-    """Names that are not those of the columns: sorted, which is said; or in the order of --classes."""
+    """Names that are not those of the columns have no order that the file tells."""
     path, logits, labels = rows
     frame = pandas.read_parquet(path)
     frame["word"] = np.array(["zebra", "yak", "wolf"])[labels]
     frame.to_parquet(path)
-    out = printed(["metrics", path, *SCORES, "--label", "word"], capsys)
-    assert "3 classes: wolf, yak, zebra (the distinct values, sorted)" in out
+    assert main(["metrics", str(path), *SCORES, "--label", "word"]) == 2
+    assert capsys.readouterr().err == (
+        "refocal: label 'word' holds names ('wolf', 'yak', 'zebra') that are not those of the score columns "
+        "'logit_ant', 'logit_bee', 'logit_cat': say --classes wolf,yak,zebra (here in sorted order), "
+        "in the order of these columns\n"
+    )
     given = ["metrics", path, *SCORES, "--label", "word", "--classes", "zebra,yak,wolf", "--json"]
     found = json.loads(printed(given, capsys))
     raw = refocal.Focal(0.0).posterior(logits)
@@ -166,16 +173,28 @@ def test_binary(tmp_path, capsys):
     y = rng.random(2000) < p
     pq.write_table(pa.table({"p": p, "y": y, "word": np.where(y, "yes", "no")}), tmp_path / "in.parquet")
     expected = refocal.brier(np.stack([1 - p, p], axis=1), y.astype(int))
-    for label in ("y", "word"):
+    for label, more in (("y", []), ("word", ["--classes", "no,yes"])):
         given = ["metrics", tmp_path / "in.parquet", "--scores", "p", "--probs", "--label", label, "--json"]
-        found = json.loads(printed(given, capsys))
+        found = json.loads(printed([*given, *more], capsys))
         assert found["task"] == "binary"
         assert found["metrics"]["raw"]["brier"] == pytest.approx(expected, rel=1e-9)
     choice = tmp_path / "choice.json"
-    given = ["--scores", "p", "--probs", "--label", "word", "--gamma", "2", "-o", choice]
+    given = [
+        "--scores",
+        "p",
+        "--probs",
+        "--label",
+        "word",
+        "--classes",
+        "no,yes",
+        "--gamma",
+        "2",
+        "-o",
+        choice,
+    ]
     assert main(["choose", str(tmp_path / "in.parquet"), *map(str, given)]) == 0
     out, err = capsys.readouterr()
-    assert "classes: no, yes (the distinct values, sorted)" in out
+    assert "classes: no, yes (from --classes)" in out
     assert err == f"refocal: {options.ONE_COLUMN}\n"
     assert json.loads(choice.read_text())["winner"] == "raw"
 

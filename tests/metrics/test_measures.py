@@ -327,8 +327,10 @@ def test_row_of_an_error_counts_from_the_start():
 @pytest.mark.parametrize("metric", WITH_TARGET)
 def test_what_is_measured_must_be_said(metric):
     p, y = np.array([0.5, 0.25]), np.array([0, 1])
-    with pytest.raises(ValueError, match=r"target must be said for probs of shape \(n,\)"):
+    with pytest.raises(ValueError, match=r"target must be said for probs of shape \(n,\)") as said:
         metric(p, y)
+    assert str(said.value).endswith("'positive' for class 1; or say task='binary', which means 'positive'")
+    assert metric(p, y, task="binary") == metric(p, y, target="positive")
     with pytest.raises(ValueError, match=r"target must be one of \('top', 'positive'\), got 'negative'"):
         metric(p, y, target="negative")
     with pytest.raises(ValueError, match=r"target 'positive' needs probs of shape \(n,\)"):

@@ -197,3 +197,22 @@ def test_panels_share_a_legend_that_has_no_numbers_of_one_of_them():
 def test_a_legend_of_no_axes():
     with pytest.raises(ValueError, match=r"^axes must hold at least one, got none$"):
         share_legend([])
+
+
+@pytest.mark.parametrize("title", ["", "a title", "a title\nof two lines"])
+@pytest.mark.parametrize("histogram", [True, False])
+@pytest.mark.parametrize("draw", ["one", "several", "raw and psi"])
+def test_a_new_figure_shows_all_that_is_drawn(draw, histogram, title):
+    """Nothing that is drawn, labels and ticks too, lies outside what `savefig` writes."""
+    stats = make_stats()
+    options = {"histogram": histogram, "title": title}
+    if draw == "raw and psi":
+        ax = plot_raw_psi(stats, stats, **options)
+    else:
+        ax = plot_reliability(stats if draw == "one" else {"raw": stats, "TS": stats}, **options)
+    figure = ax.figure
+    figure.canvas.draw()
+    drawn = figure.get_tightbbox(figure.canvas.get_renderer())  # in inches
+    width, height = figure.get_size_inches()
+    assert 0 < drawn.x0 < drawn.x1 < width
+    assert 0 < drawn.y0 < drawn.y1 < height

@@ -403,7 +403,7 @@ def test_a_partition_can_be_the_label(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["rows"] == 300
     given[-2] = "place"
     assert main(["metrics", str(tmp_path / "in"), *given[:-1]]) == 2
-    assert "since its 1 distinct values do not tell" in capsys.readouterr().err
+    assert "say --classes A,B,... with 3 names, in the order of these columns" in capsys.readouterr().err
 
 
 def test_names_that_are_left_must_differ(tmp_path):

@@ -235,7 +235,7 @@ WRONG_LABELS = {
     "nan": (table(y=[0.0, np.nan]), "label 'y' must be integers, got nan in row 1"),
     "null": (table(y=[0, None]), "label 'y' must have a value in each row, got none in row 1"),
     "lists": (table(y=[[0], [1]]), "label 'y' must hold integers or text, got list"),
-    "one word": (table(y=["no", "no"]), "since its 1 distinct values do not tell"),
+    "one word": (table(y=["no", "no"]), "say --classes A,B,... with 2 names, in the order of these columns"),
 }
 
 

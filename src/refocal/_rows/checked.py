@@ -175,7 +175,7 @@ def checked_target(target: Target | None, scores: Scores) -> Target:
         if target is None and scores.task is None:
             raise ValueError(
                 f"target must be said for {scores.name} of shape (n,): 'top' for the likelier of the two "
-                "classes, 'positive' for class 1"
+                "classes, 'positive' for class 1; or say task='binary', which means 'positive'"
             )
         return target or "positive"
     if target == "positive":

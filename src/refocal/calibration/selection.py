@@ -32,6 +32,11 @@ RAW = {
     "one-vs-rest": "the sigmoids divided by their sum",
 }
 
+DEBIASED = (
+    "The interval of a calibration error is for the true error; the plain value before it is biased upward, "
+    "and may lie above."
+)
+
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Selection:
@@ -225,6 +230,7 @@ class Selection:
 
     def _notes(self) -> list[str]:
         notes = [f"{self.n_rows} rows, held out in {self.n_folds} parts; {100 * self.level:g} % intervals."]
+        notes.append(DEBIASED)
         if self.assumption is not None:
             notes.append(self.assumption)
         notes += [f"{name} left out: {reason}." for name, reason in self.skipped]

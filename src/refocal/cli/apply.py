@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from refocal.cli.options import (
     FILES,
     FORMATS,
+    add_classes,
     add_command,
     add_input,
     add_objective,
@@ -16,6 +17,7 @@ from refocal.cli.options import (
     note_one_column,
 )
 from refocal.cli.printing import Progress, to_json
+from refocal.cli.saved import order_of, saved_of
 
 if TYPE_CHECKING:
     from refocal.scoring import Job, Source
@@ -28,14 +30,18 @@ def add_to(commands: Any) -> None:
         "apply",
         "write true probabilities beside the scores of a file",
         "Write the rows of IN to OUT with the true class probabilities in new columns. All columns stay,\n"
-        "and so does the order. OUT gets its name when all of it is written; an error leaves what was\n"
-        "there. A folder of Parquet files becomes a folder, if OUT is no name of a file.\n\n" + FILES,
+        "and so does the order. OUT gets its name when all of it is written, and replaces a file that is\n"
+        "there; an error leaves the old one. OUT must not be IN. A folder of Parquet files becomes a\n"
+        "folder, if OUT is no name of a file.\n\n" + FILES,
         "  refocal apply scores.parquet probs.parquet --scores 'logit_*' --logits --gamma 2\n"
         "  refocal apply boxes.csv out.csv --scores score --probs --sigmoid --gamma 2 --alpha 0.25\n"
         "  refocal apply scores.parquet probs.parquet --scores 'logit_*' --logits --calibration choice.json",
     )
     add_input(parser)
-    parser.add_argument("output", metavar="OUT", help="a file, folder or URI; - for standard output")
+    add_classes(parser)
+    parser.add_argument(
+        "output", metavar="OUT", help="a file (replaced if it is there), folder or URI; - for standard output"
+    )
     add_objective(parser, choice=True)
     parser.add_argument("--to", choices=FORMATS, help="the format of OUT, if its name is silent")
     parser.add_argument(
@@ -53,7 +59,7 @@ def add_to(commands: Any) -> None:
 
 def _run(args: argparse.Namespace) -> None:
     from refocal import Selection
-    from refocal.scoring import Job, Recovery, apply_file, find_scores, needed_kind
+    from refocal.scoring import Job, Recovery, apply_file, find_scores, named, needed_kind, shown
 
     link = link_of(args)
     if link is None:
@@ -63,13 +69,17 @@ def _run(args: argparse.Namespace) -> None:
     if args.address is not None and args.engine != "ray":
         raise ValueError("--address: for --engine ray only")
     objective = link.objective if isinstance(link, Selection) else link
+    saved = saved_of(args)
     made: list[Job] = []
 
     def make(source: Source) -> Job:
         scores = find_scores(source, args.scores)
+        order = order_of(saved, link, scores, args.classes) if isinstance(link, Selection) and saved else None
         kind = needed_kind(source, scores, args.kind)
         note_one_column(args, len(scores.columns))
-        made.append(Job(scores, Recovery(link, kind, objective.scores), args.prefix))
+        if args.classes is not None:
+            scores = named(scores, args.classes)
+        made.append(Job(scores, Recovery(link, kind, objective.scores, order), args.prefix))
         return made[-1]
 
     start = time.perf_counter()
@@ -100,4 +110,5 @@ def _run(args: argparse.Namespace) -> None:
         return
     new = made[0].made
     columns = new[0] if len(new) == 1 else f"{new[0]} ... {new[-1]}"
-    print(f"{args.output}: {n:,} rows with {columns} ({n / max(seconds, 1e-9):,.0f} rows/s)")
+    speed = f"{n / max(seconds, 1e-9):,.0f} rows/s"
+    print(f"{args.output}: {n:,} rows with {columns}, from {shown(made[0].scores.columns)} ({speed})")

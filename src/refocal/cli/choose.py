@@ -40,7 +40,9 @@ def add_to(commands: Any) -> None:
     add_input(parser)
     add_labels(parser)
     add_objective(parser, choice=False)
-    parser.add_argument("-o", "--out", metavar="FILE", help="save the choice as JSON")
+    parser.add_argument(
+        "-o", "--out", metavar="FILE", help="save the choice as JSON; replaced if it is there"
+    )
     parser.add_argument("--rows", type=int, default=200_000, help="rows of the sample (default: 200000)")
     parser.add_argument("--seed", type=int, default=0, help="of the sample and of the parts (default: 0)")
     parser.add_argument("--folds", type=int, help="parts that are held out in turn (default: 5)")
@@ -52,14 +54,14 @@ def _run(args: argparse.Namespace) -> None:
 
     from refocal import choose_calibration
     from refocal.files import write_atomic
-    from refocal.scoring import Reservoir, check_output
+    from refocal.scoring import Reservoir, check_output, shown
 
     if args.rows < 2:
         raise ValueError(f"--rows must be at least 2, got {args.rows}")
     if args.seed < 0:
         raise ValueError(f"--seed must be at least 0, got {args.seed}")
     if args.out is not None:
-        check_output(args.out)  # now, not after minutes of work
+        check_output(args.out, args.input)  # now, not after minutes of work
     objective = objective_of(args)
     kept = Reservoir(args.rows, args.seed)
     with open_input(args) as source, Progress() as tell:
@@ -86,6 +88,11 @@ def _run(args: argparse.Namespace) -> None:
             seed=args.seed,
         )
     warned = list(dict.fromkeys(in_words(warning.message) for warning in caught))
+    never = [
+        name for k, name in enumerate(rows.classes) if rows.task != "multilabel" and k not in kept.labels
+    ]
+    if never:
+        warned.append(f"never a label in the rows that were compared: {shown(never)}")
     for line in warned:
         log.warning("%s", line)
     noted = [note, found.assumption]
@@ -96,6 +103,7 @@ def _run(args: argparse.Namespace) -> None:
         "seed": args.seed,
         "classes": list(rows.classes),
         "classes_from": rows.labels.origin,
+        "score_columns": list(rows.scores.columns),
         "warnings": [*(text for text in noted if text), *warned],
     }
     text = json.dumps(json.loads(to_json(result)), indent=1) + "\n"

@@ -18,6 +18,7 @@ from refocal.cli.options import (
     open_input,
 )
 from refocal.cli.printing import Progress, table, to_json
+from refocal.cli.saved import Saved, order_of, saved_of
 
 if TYPE_CHECKING:
     from refocal import Objective, Selection
@@ -62,10 +63,12 @@ def rows_of(
     args: argparse.Namespace, source: Source, link: Objective | Selection | None
 ) -> tuple[Labelled, Recovery]:
     """Return the rows that the options name, and how their scores are read as they are."""
+    import numpy as np
+
     from refocal import Selection
     from refocal.scoring import Recovery, find_scores, labelled, needed_kind
 
-    scores = find_scores(source, args.scores)
+    scores = find_scores(source, args.scores, args.label)
     kind = needed_kind(source, scores, args.kind)
     objective = link.objective if isinstance(link, Selection) else link
     on_sigmoid = args.sigmoid if objective is None else objective.scores == "sigmoid"
@@ -78,6 +81,8 @@ def rows_of(
     if rows.task == "multilabel" and objective is not None and not on_sigmoid:
         raise ValueError("--task multilabel needs a loss on a sigmoid: say --sigmoid")
     how = "sigmoid" if rows.task == "multilabel" else "softmax" if objective is None else objective.scores
+    if objective is not None:  # now, not after minutes of work: one gamma for each class, if several
+        Recovery(objective, "logits", how).probs(-np.ones((len(scores.columns), 1)))
     return rows, Recovery(None, kind, how)
 
 
@@ -114,23 +119,51 @@ def rows_to_compare(args: argparse.Namespace, source: Source, objective: Objecti
 
 
 def classes_text(rows: Labelled) -> str:
-    """Return which classes the labels are of, and how that is known."""
+    """Return which classes the labels are of, how that is known, and which columns are the scores."""
+    from refocal.scoring import shown
+
     names = rows.classes
     listed = ", ".join(names) if len(names) <= 10 else f"{', '.join(names[:9])}, ... {names[-1]}"
     what = "labels" if rows.task == "multilabel" else "classes"
-    return f"{len(names)} {what}: {listed} ({rows.labels.origin})"
+    return f"{len(names)} {what}: {listed} ({rows.labels.origin}); scores: {shown(rows.scores.columns)}"
+
+
+def _notes(args: argparse.Namespace, link: Objective | Selection | None, saved: Saved | None) -> list[str]:
+    """Return what a reader of the numbers must know."""
+    from refocal import Selection
+    from refocal.calibration.method import METHODS, short
+
+    notes = [
+        "Calibration errors are biased upward: with few rows they are above 0 for true probabilities too."
+    ]
+    if isinstance(link, Selection) and saved is not None:
+        temperature = short(link.method(link.winner).temperature, 3)
+        number = "" if temperature == "1" else f", T = {temperature}"
+        notes.append(f"{link.winner} is the choice of {saved.path}: {METHODS[link.winner]}{number}.")
+        if link.winner != "raw" and saved.is_of(args.input):
+            notes.append(
+                f"{saved.path} was made from these rows, so the numbers of {link.winner} are not held out; "
+                "those of `refocal choose` are."
+            )
+    return notes
 
 
 def _run(args: argparse.Namespace) -> None:
+    from refocal import Selection
     from refocal.scoring import Measures
 
-    link = link_of(args)
+    link, saved = link_of(args), saved_of(args)
+    corrected = link.winner if isinstance(link, Selection) else "posterior"
     with open_input(args) as source, Progress() as tell:
         rows, raw = rows_of(args, source, link)
         note_one_column(args, len(rows.scores.columns))
         ways = {"raw": raw}
-        if link is not None:
-            ways["posterior"] = dataclasses.replace(raw, link=link)
+        if isinstance(link, Selection) and saved is not None:
+            order = order_of(saved, link, rows.scores, args.classes)
+            if corrected != "raw":
+                ways[corrected] = dataclasses.replace(raw, link=link, order=order)
+        elif link is not None:
+            ways[corrected] = dataclasses.replace(raw, link=link)
         settings: dict[str, Any] = {"n_labels": len(rows.scores.columns), "n_bins": args.bins}
         if args.classwise and rows.task == "multiclass":
             settings["n_classes"] = rows.n_classes
@@ -139,6 +172,7 @@ def _run(args: argparse.Namespace) -> None:
             for name, way in ways.items():
                 measured[name].update(way.probs(block, start), labels)
     values = {name: m.values() for name, m in measured.items()}
+    notes = _notes(args, link, saved)
     if args.json:
         done = {
             "input": args.input,
@@ -149,6 +183,7 @@ def _run(args: argparse.Namespace) -> None:
             "classes_from": rows.labels.origin,
             "link": None if link is None else link.to_dict(),
             "metrics": values,
+            "notes": notes,
             "sums": {name: m.to_dict() for name, m in measured.items()},
         }
         print(to_json(done))
@@ -158,3 +193,4 @@ def _run(args: argparse.Namespace) -> None:
     for name in values["raw"]:
         lines.append([NAMES[name], *(f"{v[name]:.6f}" for v in values.values())])
     print(table(lines))
+    print("\n" + "\n".join(notes))

@@ -90,16 +90,22 @@ def add_labels(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="the column of true classes, numbers 0..K-1 or names; for --task multilabel one for each score",
     )
-    parser.add_argument(
-        "--classes",
-        metavar="A,B,...",
-        type=lambda text: text.split(","),
-        help="the classes in the order of the scores; of one score column: negative,positive",
-    )
+    add_classes(parser)
     parser.add_argument(
         "--task",
         choices=("binary", "multiclass", "multilabel"),
         help="what the columns are (default: binary for one score column, multiclass for several)",
+    )
+
+
+def add_classes(parser: argparse.ArgumentParser) -> None:
+    """Add the names of the classes."""
+    parser.add_argument(
+        "--classes",
+        metavar="A,B,...",
+        type=lambda text: text.split(","),
+        help="the classes in the order of the scores, where the columns do not have their names; of one score"
+        " column: negative,positive",
     )
 
 

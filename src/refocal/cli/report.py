@@ -55,7 +55,7 @@ def _run(args: argparse.Namespace) -> None:
     from refocal.report import Report
     from refocal.scoring import check_output
 
-    check_output(args.out)  # now, not after minutes of work
+    check_output(args.out, *args.input)  # now, not after minutes of work
     if args.rows is not None and args.rows < 2:
         raise ValueError(f"--rows must be at least 2, got {args.rows}")
     if args.seed < 0:

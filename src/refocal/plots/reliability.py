@@ -59,7 +59,8 @@ def plot_reliability(
     Args:
         stats: The bins of one method, or of each of several by name (at most 7). Of independent labels all
             entries are drawn; for one of them, or one class, give ``stats.of_class(k)``.
-        ax: Where to draw; None for a new figure.
+        ax: Where to draw; None for a new figure. One of yours has room for the strip above the axes with
+            ``layout="constrained"``.
         level: Of the intervals of the accuracy (`accuracy_interval`); None for no intervals.
         histogram: Whether a strip above the axes shows the share of rows in each bin.
         title: Of the axes.
@@ -84,7 +85,7 @@ def plot_reliability(
         style.check_number_of("methods", len(methods))
         _check_targets(methods)
     errors = [one.ece() for one in methods]  # before anything is drawn, as it may raise
-    ax = style.axes_or_new(ax, height=5.0 if histogram else 4.3)
+    ax = style.axes_or_new(ax, height=_height(histogram, title))
     if isinstance(stats, CalibrationStats):
         _bars_with_gaps(ax, stats)
         centres = (stats.edges[:-1] + stats.edges[1:]) / 2
@@ -149,7 +150,7 @@ def plot_raw_psi(
         )
     _check_targets([raw, psi])
     errors = rf"ECE-raw {raw.ece():.3f}, ECE-$\Psi$ {psi.ece():.3f}"
-    ax = style.axes_or_new(ax, height=5.0 if histogram else 4.3)
+    ax = style.axes_or_new(ax, height=_height(histogram, title))
     for i, (stats, label) in enumerate(zip((raw, psi), ("raw", r"$\Psi$"), strict=True)):
         half = np.diff(stats.edges) / 2
         left = stats.edges[:-1] + i * half
@@ -160,6 +161,15 @@ def plot_raw_psi(
     if histogram:
         _histogram(ax, [raw, psi])
     return ax
+
+
+def _height(histogram: bool, title: str) -> float:
+    """Return the height of a new figure in inches.
+
+    The layout does not foresee that square axes shrink, and the strip above them with them: in a lower figure
+    the x label and the top of the strip would be cut.
+    """
+    return 5.3 + 0.2 * len(title.splitlines()) if histogram else 4.3
 
 
 def _check_targets(methods: Sequence[CalibrationStats]) -> None:

@@ -12,7 +12,13 @@ from refocal.scoring.apply import (
     needed_kind as needed_kind,
     quiet as quiet,
 )
-from refocal.scoring.columns import Scores as Scores, find_scores as find_scores
+from refocal.scoring.columns import (
+    Scores as Scores,
+    class_names as class_names,
+    find_scores as find_scores,
+    named as named,
+    shown as shown,
+)
 from refocal.scoring.labels import Labelled as Labelled, labelled as labelled
 from refocal.scoring.measure import Measures as Measures, Task as Task
 from refocal.scoring.paths import InputError as InputError, check_output as check_output

@@ -13,7 +13,7 @@ import pyarrow as pa
 from refocal.files import atomic_folder, own_suffix
 from refocal.scoring.columns import Scores, score_block
 from refocal.scoring.folders import FolderSource
-from refocal.scoring.paths import InputError, format_of, place_of, writing
+from refocal.scoring.paths import SAME, InputError, format_of, is_same, place_of, writing
 from refocal.scoring.recover import Kind, Recovery, look
 from refocal.scoring.sinks import open_sink
 from refocal.scoring.sources import ParquetSource, Source, open_source
@@ -91,14 +91,22 @@ def apply_file(
         OSError: If something cannot be written.
     """
     with open_source(path, said) as source:
-        job = checked_job(source, make)
+        job = checked_job(source, out, make)
         if isinstance(source, FolderSource) and to is None and is_folder_name(out):
             return _apply_folder(source, out, job, tell)
         return apply_source(source, out, job, to=to, tell=tell)
 
 
-def checked_job(source: Source, make: Callable[[Source], Job]) -> Job:
-    """Return the job for what is read, after a check that its columns are new."""
+def checked_job(source: Source, out: str, make: Callable[[Source], Job]) -> Job:
+    """Return the job for what is read, after a check that its columns and its output are new.
+
+    Raises:
+        InputError: If a column is there already, or the output is what is read.
+    """
+    target = place_of(out)
+    read = [p.place for p in source.parts] if isinstance(source, FolderSource) else [place_of(source.path)]
+    if any(is_same(place, target) for place in read):
+        raise InputError(SAME.format(out))
     job = make(source)
     taken = sorted(set(job.made) & set(source.names))
     if taken:

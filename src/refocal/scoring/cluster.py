@@ -68,7 +68,7 @@ def apply_by_ray(
     with open_source(path, said) as source:
         if not isinstance(source, (FolderSource, ParquetSource)) or path == "-":
             raise InputError(f"--engine ray reads files of Parquet, got {path!r}: use --engine local")
-        job = checked_job(source, make)
+        job = checked_job(source, out, make)
         if not source.n_rows:
             raise InputError(f"cannot read {path}: it has no rows")
         with _cluster(address):

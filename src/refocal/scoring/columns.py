@@ -49,13 +49,21 @@ def find_columns(source: Source, patterns: Sequence[str], option: str) -> list[s
     return found
 
 
-def find_scores(source: Source, patterns: Sequence[str] | None) -> Scores:
+def find_scores(
+    source: Source, patterns: Sequence[str] | None, labels: Sequence[str] | None = None
+) -> Scores:
     """Return the score columns.
 
     Names that end in numbers 0..K-1 are taken in the order of these numbers, wherever they stand.
 
+    Args:
+        source: The file.
+        patterns: Names and patterns of the score columns.
+        labels: Those of the label columns, which are no scores.
+
     Raises:
-        InputError: If they are not said (a single array needs no words), or are not there.
+        InputError: If they are not said (a single array needs no words), or are not there, or a pattern takes
+            a label or whole numbers too.
     """
     if patterns is None:
         if len(source.groups) != 1:
@@ -65,12 +73,53 @@ def find_scores(source: Source, patterns: Sequence[str] | None) -> Scores:
             )
         patterns = list(source.groups)
     columns = find_columns(source, patterns, "--scores")
+    both = [name for name in find_columns(source, labels or [], "--label") if name in columns]
+    if both:
+        raise InputError(
+            f"--scores {' '.join(patterns)} takes the label column {both[0]!r} too: name the score columns "
+            f"alone, such as --scores 'logit_*'; {source.path} has {shown(source.names)}"
+        )
+    said = {
+        name for text in patterns for part in text.split(",") for name in (part, *source.groups.get(part, ()))
+    }
+    _check_alike(source, [name for name in columns if name not in said], columns)
     classes = class_names(columns)
     numbers = {name: i for i, name in enumerate(map(str, range(len(columns))))}
     if set(classes) == set(numbers):
         columns = sorted(columns, key=lambda c: numbers[classes[columns.index(c)]])
         classes = class_names(columns)
     return Scores(tuple(columns), tuple(classes))
+
+
+def named(scores: Scores, classes: Sequence[str]) -> Scores:
+    """Return score columns with the classes that ``--classes`` names in their order.
+
+    Raises:
+        InputError: If there are not as many, two are the same, or the names of the columns are in another
+            order; of one column the second of two is meant.
+    """
+    n = max(2, len(scores.columns))
+    if len(classes) != n or len(set(classes)) != n:
+        raise InputError(f"--classes must name {n} different classes, got {', '.join(classes)}")
+    by_number = all(name.isdecimal() for name in scores.classes)
+    if set(classes) == set(scores.classes) and tuple(classes) != scores.classes and not by_number:
+        raise InputError(
+            f"--classes must be in the order of the score columns, {', '.join(scores.classes)}, "
+            f"got {', '.join(classes)}"
+        )
+    return scores._replace(classes=tuple(classes)[-len(scores.columns) :])
+
+
+def _check_alike(source: Source, matched: Sequence[str], columns: Sequence[str]) -> None:
+    """Raise where a pattern takes columns of whole numbers, such as an id, among others with fractions."""
+    whole = set(source.whole(columns))
+    odd = [name for name in matched if name in whole]
+    if odd and len(whole) < len(columns):
+        raise InputError(
+            f"--scores takes {shown(odd)} too, which holds whole numbers and looks like no score, beside "
+            f"{shown([name for name in columns if name not in whole])}: give a pattern such as 'logit_*', or "
+            "each name, if it is one"
+        )
 
 
 def class_names(columns: Sequence[str]) -> list[str]:
@@ -209,6 +258,8 @@ def _integers(column: pa.Array, name: str, start: int) -> Codes:
             i = int(wrong[0])
             raise InputError(f"label {name!r} must be integers, got {values[i]} in row {start + i}")
         return whole
+    if is_text(kind):  # of standard input, which cannot be looked at twice
+        raise InputError(f"label {name!r} holds names: say --classes A,B,... in the order of the scores")
     raise InputError(f"label {name!r} must hold integers or text, got {kind}")
 
 

@@ -83,6 +83,11 @@ class FolderSource(Source):
             keys[key] = pa.int64() if whole else pa.string()
         return keys
 
+    def whole(self, columns: Sequence[str]) -> list[str]:
+        """Return those of the columns that hold whole numbers, as the key of a partition may."""
+        keys = [name for name, kind in self.keys.items() if pa.types.is_integer(kind) and name in columns]
+        return super().whole(columns) + keys
+
     def part(self, part: Part) -> ParquetSource:
         """Return one of the files, without the columns of its partition."""
         return open_part(self.path, part)

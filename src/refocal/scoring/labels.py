@@ -9,10 +9,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from refocal.scoring.apply import Tell, ahead, in_file, quiet
-from refocal.scoring.columns import Codes, Floats, Labels, Scores, as_text, find_columns, is_text, score_block
+from refocal.scoring.columns import (
+    Codes,
+    Floats,
+    Labels,
+    Scores,
+    as_text,
+    find_columns,
+    is_text,
+    named,
+    score_block,
+    shown,
+)
 from refocal.scoring.measure import Task
 from refocal.scoring.paths import STANDARD, InputError
 from refocal.scoring.sources import Source
+
+NAMED = "from the names of the score columns"
+"""Where classes are from."""
+
+MOST_SHOWN = 20
+"""Classes that an example of ``--classes`` lists."""
 
 MOST_CLASSES = 1 << 16
 """Distinct labels beyond which a column is taken for something else."""
@@ -97,7 +114,7 @@ def labelled(
     if task == "multilabel":
         if len(columns) != k:
             raise InputError(f"--label must name one column for each of the {k} scores, got {len(columns)}")
-        return Labelled(source, scores, Labels(tuple(columns), None, "0 and 1"), task)
+        return Labelled(source, scores, Labels(tuple(columns), None, "0 and 1 in their label columns"), task)
     return Labelled(source, scores, _classes(source, reopen, scores, columns[0], task, classes), task)
 
 
@@ -111,31 +128,47 @@ def _classes(
 ) -> Labels:
     n = len(scores.columns) if task == "multiclass" else 2
     if said is not None:
-        if len(said) != n or len(set(said)) != n:
-            raise InputError(f"--classes must name {n} different classes, got {len(set(said))}")
+        named(scores, said)
         return Labels((column,), tuple(said), "from --classes")
     if source.path == STANDARD:
         # Nothing can be looked at twice.
-        named = task == "multiclass" and not all(name.isdecimal() for name in scores.classes)
-        origin = "from the names of the score columns"
-        return Labels((column,), scores.classes if named else None, origin if named else "0, 1, ...")
+        numbered = task != "multiclass" or all(name.isdecimal() for name in scores.classes)
+        return Labels((column,), None, _numbered(n)) if numbered else Labels((column,), scores.classes, NAMED)
     with reopen() as again:
         first = next(again.batches([column]), None)
     if first is None or not is_text(first.schema.field(0).type):
         numbered = task == "multiclass" and all(name.isdecimal() for name in scores.classes)
         if numbered and set(scores.classes) != set(map(str, range(n))):
-            return Labels((column,), scores.classes, "from the names of the score columns")
-        return Labels((column,), None, "0, 1, ...")
+            return Labels((column,), scores.classes, NAMED)
+        return Labels((column,), None, _numbered(n))
     with reopen() as again:
         found = _distinct(again, column)
     if task == "multiclass" and set(found) <= set(scores.classes):
-        return Labels((column,), scores.classes, "from the names of the score columns")
-    if len(found) != n:
-        raise InputError(
-            f"--classes must name the {n} classes of label {column!r} in the order of the scores, since its "
-            f"{len(found)} distinct values do not tell"
-        )
-    return Labels((column,), tuple(found), "the distinct values, sorted")
+        return Labels((column,), scores.classes, NAMED)
+    if task == "binary" and set(found) <= {"0", "1"}:
+        return Labels((column,), ("0", "1"), _numbered(n))
+    raise InputError(_ask_for_classes(scores, column, task, found))
+
+
+def _numbered(n: int) -> str:
+    return f"labels are their numbers, 0 to {n - 1}"
+
+
+def _ask_for_classes(scores: Scores, column: str, task: Task, found: Sequence[str]) -> str:
+    """Return what to type where labels are names that the score columns do not have."""
+    n = len(scores.columns) if task == "multiclass" else 2
+    if task == "binary":
+        where, order = f"the score column {scores.columns[0]!r}", "with the class of the score last"
+    else:
+        where, order = f"the score columns {shown(scores.columns)}", "in the order of these columns"
+    if len(found) == n <= MOST_SHOWN:
+        example = f"{','.join(found)} (here in sorted order)"
+    else:
+        example = f"A,B,... with {n} names"
+    return (
+        f"label {column!r} holds names ({shown(found)}) that are not those of {where}: "
+        f"say --classes {example}, {order}"
+    )
 
 
 def _distinct(source: Source, column: str) -> list[str]:

@@ -103,6 +103,12 @@ class _Arrays(Source):
                 found |= zip(self.groups[name], _columns(rows), strict=True)
             yield pa.record_batch([found[name] for name in wanted], names=wanted)
 
+    def whole(self, columns: Sequence[str]) -> list[str]:
+        """Return those of the columns that are of an array of integers."""
+        arrays = [self.groups[name] for name, (_, header) in self._files.items() if header.dtype.kind in "iu"]
+        found = {name for names in arrays for name in names}
+        return [name for name in columns if name in found]
+
 
 class NpySource(_Arrays):
     """One array, with a row for each row and a column for each class."""

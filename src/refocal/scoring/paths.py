@@ -36,6 +36,9 @@ ENDINGS = {
 """Formats by how a name ends."""
 
 
+SAME = "the output must be another file than the input, got {!r} for both"
+
+
 class InputError(ValueError):
     """What was given cannot be used: a file, a column, a value."""
 
@@ -85,7 +88,8 @@ def format_of(path: str, said: str | None = None, *, what: str = "the input") ->
         if name.endswith(ending):
             return ENDINGS[ending]
     known = " ".join(ENDINGS)
-    raise InputError(f"{what} must end in one of {known}, or its format be said, got {path!r}")
+    option = "--to" if what == "the output" else "--from"
+    raise InputError(f"{what} must end in one of {known}, or {option} must say its format, got {path!r}")
 
 
 @contextlib.contextmanager
@@ -105,6 +109,8 @@ def one_line(error: BaseException) -> str:
     """Return what an error says, in one line of readable length."""
     strerror = getattr(error, "strerror", None)
     text = strerror if isinstance(strerror, str) else str(error)
+    # pyarrow counts the header as row 1; all other errors count the rows below it from 0.
+    text = re.sub(r"\bRow #(\d+)", lambda found: f"row {int(found[1]) - 2}", text)
     text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return (text if len(text) <= 300 else text[:297] + "...") or type(error).__name__
 
@@ -129,17 +135,28 @@ def open_input(place: Place, opened: contextlib.ExitStack, *, seekable: bool = F
     return opened.enter_context(place.system.open_input_file(place.path))
 
 
-def check_output(path: str) -> None:
-    """Raise where a file of this machine could not be written, before any work is done.
+def check_output(path: str, *inputs: str) -> None:
+    """Raise where a file of this machine could not or should not be written, before any work is done.
 
     Raises:
-        InputError: If its folder is not there, or it is a folder itself.
+        InputError: If its folder is not there, or it is a folder itself, or one of the inputs.
     """
+    if any(is_same(place_of(name), Place(path)) for name in inputs):
+        raise InputError(SAME.format(path))
     folder = Path(path).parent
     if not folder.is_dir():
         raise InputError(f"the output must be in a folder that is there, got {path!r}")
     if Path(path).is_dir():
         raise InputError(f"the output must be a file, got the folder {path!r}")
+
+
+def is_same(a: Place, b: Place) -> bool:
+    """Return whether two places are one file."""
+    if not (a.is_here and b.is_here):
+        return a.is_here == b.is_here and a.path == b.path and a.system.equals(b.system)
+    if STANDARD in (a.path, b.path):
+        return False
+    return Path(b.path).exists() and Path(a.path).exists() and os.path.samefile(a.path, b.path)
 
 
 @contextlib.contextmanager

@@ -30,11 +30,13 @@ class Recovery:
         kind: What the scores are.
         scores: What turns logits into scores: a softmax of each row, a sigmoid of each entry, which is then a
             problem of its own, or sigmoids that are read as a distribution of the row.
+        order: For each class of the link the score column that is of it; None for the same order.
     """
 
     link: Objective | Selection | None
     kind: Kind
     scores: ScoreKind
+    order: tuple[int, ...] | None = None
 
     def probs(self, block: Floats, start: int = 0) -> Floats:
         """Return probabilities of the shape and dtype of a block.
@@ -56,7 +58,12 @@ class Recovery:
         if two:
             other = 1 - block if self.kind == "probs" else np.zeros_like(block)
             return self._probs(np.concatenate([other, block]), start)[1:]
-        return self._probs(block, start)
+        if self.order is None:
+            return self._probs(block, start)
+        order = list(self.order)
+        result = np.empty_like(block)
+        result[order] = self._probs(block[order], start)
+        return result
 
     def _probs(self, block: Floats, start: int) -> Floats:
         if isinstance(self.link, Selection):

@@ -6,6 +6,8 @@ import abc
 import contextlib
 import csv
 import io
+import itertools
+import re
 from collections.abc import Collection, Generator, Iterator, Sequence
 from typing import Any, ClassVar, Self
 
@@ -25,6 +27,12 @@ BLOCK = 1 << 21
 """Bytes of a CSV file that are parsed at a time; no line may be longer."""
 
 
+FIRST = 1000
+"""Rows of a CSV file that are looked at for whole numbers."""
+
+WHOLE = re.compile(r"\s*[+-]?[0-9]+\s*")
+
+
 class Source(abc.ABC):
     """A file that is read in batches.
 
@@ -33,7 +41,10 @@ class Source(abc.ABC):
         names: Its columns.
         groups: Columns that belong together under one name, as those of an array.
         n_rows: How many rows, where the file says so before it is read; None otherwise.
+        schema: The types of its columns, where the file has them; None otherwise.
     """
+
+    schema: Any = None
 
     text: ClassVar[bool] = False
     """Whether its values are text, whose types are found on the way."""
@@ -78,6 +89,11 @@ class Source(abc.ABC):
     def fraction(self) -> float | None:
         """Return how much of the file was read so far, where that is known without its rows."""
         return None
+
+    def whole(self, columns: Sequence[str]) -> list[str]:
+        """Return those of the columns that hold whole numbers, by their types or, of text, the first rows."""
+        typed = {f.name for f in self.schema or () if pa.types.is_integer(f.type)}
+        return [name for name in columns if name in typed]
 
     def __enter__(self) -> Self:
         return self
@@ -178,6 +194,13 @@ class CsvSource(Source):
             names = next(csv.reader(io.StringIO(line), delimiter=self._delimiter), [])
         except csv.Error as error:
             raise InputError(f"cannot read {path}: its header is no line of CSV ({error})") from error
+        other = {";": "write it with commas", "\t": "say --from tsv", ",": "say --from csv"}
+        for sign, what in other.items():
+            if len(names) == 1 and sign in names[0]:
+                raise InputError(
+                    f"cannot read {path}: its header is one column with {sign!r} in it, {names[0][:40]!r}: "
+                    f"{what}"
+                )
         if not names or "\x00" in line[:1000]:
             what = "is empty" if not self._head else "has no header that is text in UTF-8"
             raise InputError(f"cannot read {path}: it {what}")
@@ -200,6 +223,18 @@ class CsvSource(Source):
             convert,
         ) as reader:
             yield from reader
+
+    def whole(self, columns: Sequence[str]) -> list[str]:
+        """Return those of the columns whose first values are written as whole numbers."""
+        text = self._head[: BLOCK // 4].decode("utf-8-sig", errors="ignore")
+        if len(self._head) > BLOCK // 4:
+            text = text[: text.rfind("\n") + 1]  # what is cut in the middle does not count
+        with contextlib.suppress(csv.Error):
+            lines = csv.reader(io.StringIO(text, newline=""), delimiter=self._delimiter)
+            rows = [row for row in itertools.islice(lines, 1, FIRST + 1) if len(row) == len(self.names)]
+            found = dict(zip(self.names, zip(*rows, strict=True), strict=False))
+            return [c for c in columns if c in found and all(map(WHOLE.fullmatch, found[c]))]
+        return []
 
     def fraction(self) -> float | None:
         """Return the share of the bytes that were read."""
