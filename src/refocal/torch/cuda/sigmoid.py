@@ -225,7 +225,7 @@ def losses(p: Sigmoid, reduction: str) -> tuple[Tensor, Tensor | None]:
 
 def gradient(p: Sigmoid, kept: None, grad: Tensor) -> Tensor:
     """Return the gradient by the logits, in their dtype, of losses times grad: a number or one for each."""
-    z, y = _in_memory(p)
+    (z, y), grad = _in_memory(p), grad.resolve_neg()
     result = torch.empty_like(z)
     if not z.numel():
         return result
