@@ -257,13 +257,12 @@ def test_more_rows_than_32_bits_can_count(monkeypatch, tmp_path):
             return kernel[(1,)]
 
     monkeypatch.setattr(launch, "psi_of_short_rows", LastProgram())
-    monkeypatch.setattr(
-        interpreter.GridExecutor, "_restore_args_dev", lambda *args: None
-    )  # all is on the CPU
+    # Nothing is copied back from the CPU, where it is.
+    monkeypatch.setattr(interpreter.GridExecutor, "_restore_args_dev", lambda *args: None)
     monkeypatch.setattr(torch, "empty_like", lambda x: out)
     launch.psi(z, 2.0, 1, logarithm=True, scores=False, log_weights=None)
     assert_close(out[-3:], expected_log_psi(last, 2.0), 0.01)
-    assert not out[-600:-515].any()  # rows of the program before
+    assert not out[-600:-3].any()  # rows of the program before
 
 
 def test_numbers_of_classes_are_not_moved_again(launch, monkeypatch):
