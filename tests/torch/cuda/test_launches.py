@@ -67,7 +67,7 @@ class Kernel(list):
 def test_sigmoid_and_psi_wait_for_nothing_and_copy_no_logits(monkeypatch):
     kernel = Kernel()
     for module, names in (
-        (sigmoid, ("sigmoid_losses", "sigmoid_gradient")),
+        (sigmoid, ("sigmoid",)),
         (psi, ("psi_of_short_rows", "psi_of_long_rows")),
     ):
         for name in names:
