@@ -404,6 +404,22 @@ def test_the_operators_keep_the_rules_of_pytorch():
         close(vmapped(zs, vs), torch.stack([exact(f, x, v)[0] for x in zs]))
 
 
+def test_compiled_logits_whose_layout_changes_before_the_gradient():
+    # Pixels keep nothing for it; rows of so many classes would.
+    z = torch.randn(2, 40, 9, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    y = torch.arange(18).reshape(2, 9)
+
+    def loss(z):
+        return focal_loss(z, y, 2.0, reduction="none").sum()
+
+    compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: t, lambda t: t.mT.contiguous().mT if t.ndim == 3 else t
+    ):
+        value = compiled(z)
+    close(torch.autograd.grad(value, z)[0], exact(lambda z, _: loss(z), z, z)[1])
+
+
 def test_compiled_means_of_ignored_rows_and_of_problems_side_by_side():
     z, v = problem(12)
     y, x = labels(v), z.clone().requires_grad_()
