@@ -404,6 +404,12 @@ def test_the_operators_keep_the_rules_of_pytorch():
         close(vmapped(zs, vs), torch.stack([exact(f, x, v)[0] for x in zs]))
 
 
+def test_compiled_problems_side_by_side_without_rows():
+    total = torch.func.vmap(lambda z, y: focal_loss(z, y, 2.0, reduction="sum"))
+    compiled = torch.compile(total, backend="aot_eager", fullgraph=True)
+    assert compiled(torch.zeros(2, 0, 40), torch.zeros(2, 0, dtype=torch.int64)).tolist() == [0, 0]
+
+
 def test_compiled_logits_whose_layout_changes_before_the_gradient():
     # Pixels keep nothing for it; rows of so many classes would.
     z = torch.randn(2, 40, 9, generator=torch.Generator().manual_seed(0), requires_grad=True)

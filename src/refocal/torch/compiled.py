@@ -201,7 +201,8 @@ def _(info: Any, in_dims: Any, *args: Any) -> Any:
         gammas = _in_front(gammas, in_dims[2], size)
         gammas = gammas.reshape(size, *[1] * (z.ndim - 1 - gammas.ndim), *gammas.shape[1:])
     rows, kept = softmax_rows(z, target, gammas, p.weight, *p[4:8], p.dim + 1, p.hard)
-    return (rows, kept.view(size, -1, 3) if kept.numel() else kept.expand(size, 0)), (0, 0)
+    kept = kept.view(size, rows.numel() // size, 3) if kept.ndim == 2 else kept.expand(size, 0)
+    return (rows, kept), (0, 0)
 
 
 @softmax_total.register_vmap  # type: ignore[untyped-decorator]

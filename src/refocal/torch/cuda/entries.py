@@ -10,13 +10,13 @@ import triton
 import triton.language as tl
 from triton.language import constexpr
 
+from refocal import _checks
 from refocal.kernels.cuda.numbers import log1p
 
 TINY = constexpr(1.1754943508222875e-38)
 """The smallest normal number."""
 
-LARGEST_GAMMA = constexpr(1e9)
-"""As in `refocal._checks`."""
+LARGEST_GAMMA = constexpr(_checks.LARGEST_GAMMA)
 
 
 @triton.jit
