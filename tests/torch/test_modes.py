@@ -404,6 +404,19 @@ def test_the_operators_keep_the_rules_of_pytorch():
         close(vmapped(zs, vs), torch.stack([exact(f, x, v)[0] for x in zs]))
 
 
+def test_compiled_derivatives_of_torch_func():
+    z = torch.randn(3, 5, 40, generator=torch.Generator().manual_seed(0))
+    y = torch.arange(5)
+
+    def loss(z):  # one for each operator
+        sigmoid = sigmoid_focal_loss(z, torch.ones_like(z))
+        return focal_loss(z[:, :6], y) + focal_loss(z, y, reduction="sum") + sigmoid
+
+    gradients = torch.func.vmap(torch.func.grad(loss))
+    compiled = torch.compile(gradients, backend="aot_eager", fullgraph=True)
+    close(compiled(z), gradients(z.double()))
+
+
 def test_compiled_problems_side_by_side_without_rows():
     total = torch.func.vmap(lambda z, y: focal_loss(z, y, 2.0, reduction="sum"))
     compiled = torch.compile(total, backend="aot_eager", fullgraph=True)
