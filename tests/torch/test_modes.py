@@ -417,6 +417,19 @@ def test_compiled_derivatives_of_torch_func():
     close(compiled(z), gradients(z.double()))
 
 
+def test_a_compiled_ignore_index_that_changes():
+    z, v = problem(12)
+    y = labels(v)
+
+    def loss(z, ignore):  # from the second value on, the compiler has a symbol for it
+        entries = torch.where(v > 0.3, ignore, v)
+        return focal_loss(z, y, ignore_index=ignore) + sigmoid_focal_loss(z, entries, ignore_index=ignore)
+
+    compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
+    for ignore in (-100, 2, 3):
+        close(compiled(z, ignore), loss(z.double(), ignore))
+
+
 def test_compiled_problems_side_by_side_without_rows():
     total = torch.func.vmap(lambda z, y: focal_loss(z, y, 2.0, reduction="sum"))
     compiled = torch.compile(total, backend="aot_eager", fullgraph=True)

@@ -318,6 +318,8 @@ def elsewhere(logits: Tensor, dim: int, fits: Callable[[int], bool]) -> str:
 
 def as_index(name: str, value: object) -> int:
     """Return an integer."""
+    if type(value) is int:  # also a number that a compiler does not know, which has no other signs of one
+        return value
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} must be an integer, got {value!r}")
     return operator.index(value)
