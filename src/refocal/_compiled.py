@@ -30,6 +30,9 @@ import, and many seconds to compile a kernel where none is kept from before."""
 LARGEST_GAMMA = 16.0
 """Beyond it 1 - q would have to be exact for small q."""
 
+LARGEST_SPREAD = 16.0
+"""How far logarithms of weights may be apart: products with them must stay normal numbers."""
+
 LARGEST_BINS = 1 << 22
 """How many numbers all threads together may have bins in."""
 
@@ -60,7 +63,7 @@ def psi(
         plain: The same in array operations, for rows (n, K) that machine code leaves out.
         logarithm: Whether the logarithm is wanted.
         check: Raises where scores are no probabilities; it is called where a row does not look like them.
-        log_weights: What is subtracted from log h of each class.
+        log_weights: What is subtracted from log h of each class, the least of them 0.
     """
     if _fits_gpu(x):
         from refocal.kernels.cuda import launch
@@ -71,7 +74,8 @@ def psi(
         return launch.psi(x, gamma, axis, logarithm=logarithm, scores=scores, log_weights=log_weights)
     own = log_weights is not None or isinstance(gamma, tuple)
     gammas = gamma if isinstance(gamma, tuple) else (gamma,)
-    if max(gammas) > LARGEST_GAMMA or not _fits(x):
+    spread = 0.0 if log_weights is None else max(log_weights)
+    if max(gammas) > LARGEST_GAMMA or spread > LARGEST_SPREAD or not _fits(x):
         return None
     module, k = kernels.load("psi"), x.shape[axis]
     where = _rows(x, axis)

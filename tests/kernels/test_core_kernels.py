@@ -326,3 +326,20 @@ def test_odd_posteriors_have_the_same_scores(monkeypatch, dtype):
             monkeypatch.setattr(_compiled, "ENOUGH", enough)
             found.append(refocal.focal_minimizer(posterior, gamma, check=False))
         np.testing.assert_allclose(*found, rtol=200 * TOLERANCE[posterior.dtype])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_weights_far_from_one(dtype):
+    z = np.linspace(-9, 9, 60, dtype=dtype).reshape(10, 6)
+    plain, expected = refocal.Focal(2.0), refocal.log_psi(z.astype(np.float64), 2.0)
+    for weight in (1e-37, 1e38):  # the same for all classes: nothing changes
+        spec = refocal.Focal(2.0, [weight] * 6)
+        np.testing.assert_allclose(spec.posterior(z), plain.posterior(z), rtol=20 * TOLERANCE[z.dtype])
+        assert_close(spec.log_posterior(z), expected, TOLERANCE[z.dtype])
+    spec = refocal.Focal(2.0, [1e-30, 1, 1, 1, 1, 1e30])
+    found, log_found = spec.posterior(z).astype(np.float64), spec.log_posterior(z)
+    wide = map_rows(
+        spec._log_posterior, z.astype(np.float64), *spec._parameters(z.astype(np.float64), 1), axis=1
+    )
+    assert_close(log_found, wide, 20 * TOLERANCE[z.dtype])
+    np.testing.assert_allclose(found, np.exp(wide), rtol=1e-3, atol=float(np.finfo(dtype).tiny))

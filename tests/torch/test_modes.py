@@ -406,6 +406,54 @@ def test_the_operators_keep_the_rules_of_pytorch():
         close(vmapped(zs, vs), torch.stack([exact(f, x, v)[0] for x in zs]))
 
 
+def test_compiled_derivatives_of_torch_func():
+    z = torch.randn(3, 5, 40, generator=torch.Generator().manual_seed(0))
+    y = torch.arange(5)
+
+    def loss(z):  # one for each operator
+        sigmoid = sigmoid_focal_loss(z, torch.ones_like(z))
+        return focal_loss(z[:, :6], y) + focal_loss(z, y, reduction="sum") + sigmoid
+
+    gradients = torch.func.vmap(torch.func.grad(loss))
+    compiled = torch.compile(gradients, backend="aot_eager", fullgraph=True)
+    close(compiled(z), gradients(z.double()))
+
+
+def test_a_compiled_ignore_index_that_changes():
+    z, v = problem(12)
+    y = labels(v)
+
+    def loss(z, ignore):  # from the second value on, the compiler has a symbol for it
+        entries = torch.where(v > 0.3, ignore, v)
+        return focal_loss(z, y, ignore_index=ignore) + sigmoid_focal_loss(z, entries, ignore_index=ignore)
+
+    compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
+    for ignore in (-100, 2, 3):
+        close(compiled(z, ignore), loss(z.double(), ignore))
+
+
+def test_compiled_problems_side_by_side_without_rows():
+    total = torch.func.vmap(lambda z, y: focal_loss(z, y, 2.0, reduction="sum"))
+    compiled = torch.compile(total, backend="aot_eager", fullgraph=True)
+    assert compiled(torch.zeros(2, 0, 40), torch.zeros(2, 0, dtype=torch.int64)).tolist() == [0, 0]
+
+
+def test_compiled_logits_whose_layout_changes_before_the_gradient():
+    # Pixels keep nothing for it; rows of so many classes would.
+    z = torch.randn(2, 40, 9, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    y = torch.arange(18).reshape(2, 9)
+
+    def loss(z):
+        return focal_loss(z, y, 2.0, reduction="none").sum()
+
+    compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: t, lambda t: t.mT.contiguous().mT if t.ndim == 3 else t
+    ):
+        value = compiled(z)
+    close(torch.autograd.grad(value, z)[0], exact(lambda z, _: loss(z), z, z)[1])
+
+
 def test_compiled_means_of_ignored_rows_and_of_problems_side_by_side():
     z, v = problem(12)
     y, x = labels(v), z.clone().requires_grad_()

@@ -11,6 +11,7 @@ from numba import carray
 from refocal.kernels import entries as e
 from refocal.kernels.entries import SOME, ZERO, body, entry, exactly, in_any_order, larger
 from refocal.kernels.machine import (
+    ENDLESS,
     INT,
     REAL,
     ROWS,
@@ -23,7 +24,6 @@ from refocal.kernels.machine import (
     stack_of_doubles,
     view,
 )
-from refocal.kernels.psi import ENDLESS
 from refocal.kernels.tiles import gathered, hold, memory, memory_of_doubles
 
 

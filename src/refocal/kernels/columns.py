@@ -15,6 +15,7 @@ from refocal.kernels.entries import (
     SOME,
     ZERO,
     F,
+    body,
     entry,
     exactly,
     exp,
@@ -145,12 +146,6 @@ def to_exponentials(x, tops, part, ties, rest):
 
 
 @entry
-def whole_power(x, odd, two):
-    """Return x^(odd + two) with odd in {0, 1} and two in {0, 2}."""
-    return (x if odd else ONE) * (x * x if two else ONE)
-
-
-@entry
 def neg_log_share(miss, share):
     """Return -log of a share from that and 1 - share; NaN stays NaN."""
     return neg_log_miss(miss, share) if share == share else share
@@ -194,3 +189,23 @@ def scale_by(by, scale):
 def scale_by_each(by, each):
     for r in range(by.size):
         by[r] *= each[r]
+
+
+@body
+def fill_tile(a, z, c, start, stop, tile):
+    """Fill a tile with logits."""
+    move(z, a.z_outer, a.z_class, a.z_inner, a.z_step, c, start, stop, tile, True)
+
+
+@body
+def put_back(a, result, c, start, stop, tile):
+    """Put a tile where the gradient goes."""
+    move(result, a.result_outer, a.result_class, a.result_inner, a.result_step, c, start, stop, tile, False)
+
+
+@body
+def scale_gradient(a, by, each, start, stop):
+    """Multiply what the rows of a gradient are multiplied by with the factor of all, and that of each."""
+    scale_by(by, F(a.scale))
+    if a.each:
+        scale_by_each(by, each[start:stop])

@@ -9,14 +9,12 @@ are not. `refocal.sklearn._gradients` has the formulas and the same in NumPy.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
+from numba import njit
 
 from refocal.kernels.entries import entry, wide
+from refocal.kernels.real import SHIFT, exponent, mantissa, two_to_the
 
 SMALLEST_MISS = 1e-12
 """1 - q and -log q count as no less in the curvature: at large gammas powers of them would underflow."""
@@ -26,9 +24,6 @@ SOME = 256
 
 TOO_SMALL = -708.0
 """The exponential of anything below counts as 0: it is not a normal number."""
-
-SHIFT = float(3 << 51)
-"""So large that a sum with it is rounded to a whole number, which then is in its last bits."""
 
 LOG_2 = 0.693145751953125, 1.4286068203094173e-06
 """log 2 in two parts: the product of a whole number with the first one is exact."""
@@ -43,44 +38,6 @@ loop = njit(error_model="numpy", fastmath={"contract"})
 whole = njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 
 
-@intrinsic
-def _two_to_the(typingctx: Any, shifted: Any) -> Any:
-    """Return 2^n for `SHIFT` + n with a whole number n in [-1022, 1023], by its bits."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        i64 = ir.IntType(64)
-        bits = builder.shl(builder.bitcast(args[0], i64), i64(52))
-        return builder.bitcast(builder.add(bits, i64(1023 << 52)), ir.DoubleType())
-
-    return types.float64(types.float64), codegen
-
-
-@intrinsic
-def _exponent(typingctx: Any, x: Any) -> Any:
-    """Return n of x = 2^n m with m in [1, 2), for a normal x > 0."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        i64 = ir.IntType(64)
-        # By the sum with 2^52, whose last bits are the exponent: integers of 64 bits become floats slowly.
-        bits = builder.lshr(builder.bitcast(args[0], i64), i64(52))
-        number = builder.bitcast(builder.or_(bits, i64((1023 + 52) << 52)), ir.DoubleType())
-        return builder.fsub(number, ir.Constant(ir.DoubleType(), float((1 << 52) + 1023)))
-
-    return types.float64(types.float64), codegen
-
-
-@intrinsic
-def _mantissa(typingctx: Any, x: Any) -> Any:
-    """Return m of x = 2^n m with m in [1, 2), for a normal x > 0."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        i64 = ir.IntType(64)
-        bits = builder.and_(builder.bitcast(args[0], i64), i64((1 << 52) - 1))
-        return builder.bitcast(builder.or_(bits, i64(1023 << 52)), ir.DoubleType())
-
-    return types.float64(types.float64), codegen
-
-
 @entry
 def _exp(x):
     """Return e^x for x <= 0."""
@@ -90,7 +47,7 @@ def _exp(x):
     p = OF_EXP[0]
     for c in OF_EXP[1:]:
         p = p * r + c
-    y = (p * r + 1.0) * _two_to_the(shifted)
+    y = (p * r + 1.0) * two_to_the(shifted)
     return 0.0 if x < TOO_SMALL else y
 
 
@@ -108,8 +65,8 @@ def _log1p(x):
 @entry
 def _log(x):
     """Return log x for a normal x > 0, right to 1e-16 of 1 or of the result, whichever is larger."""
-    n = _exponent(x)
-    return n * LOG_2[0] + (n * LOG_2[1] + _log1p(_mantissa(x) - 1.0))
+    n = exponent(x)
+    return n * LOG_2[0] + (n * LOG_2[1] + _log1p(mantissa(x) - 1.0))
 
 
 @njit(error_model="numpy", fastmath={"contract", "reassoc"})

@@ -161,6 +161,12 @@ def neg_log_miss(q, miss):
     return of_large if q < miss else of_small
 
 
+@entry
+def whole_power(x, odd, two):
+    """Return x^(odd + two) with odd in {0, 1} and two in {0, 2}."""
+    return (x if odd else ONE) * (x * x if two else ONE)
+
+
 # Runs of numbers
 
 

@@ -12,8 +12,9 @@ import numpy as np
 from numba import carray
 
 from refocal.kernels import real
-from refocal.kernels.entries import SOME, body, entry, exactly, in_any_order, larger, wide
+from refocal.kernels.entries import SOME, body, entry, exactly, in_any_order, largest, wide
 from refocal.kernels.machine import (
+    ENDLESS,
     INT,
     REAL,
     ROWS,
@@ -26,7 +27,6 @@ from refocal.kernels.machine import (
     stack_of_doubles,
     view,
 )
-from refocal.kernels.psi import ENDLESS
 from refocal.kernels.tiles import gathered, hold, memory, memory_of_doubles
 
 MASKED = -1e9
@@ -36,10 +36,7 @@ MASKED = -1e9
 @exactly
 def _top(row):
     """Return the first of the largest."""
-    top = row[0]
-    for j in range(row.size):
-        top = larger(top, row[j])
-    k = 0
+    top, k = largest(row), 0
     while k < row.size - 1 and row[k] != top:
         k += 1
     return k
@@ -50,14 +47,6 @@ def _scaled(row, top, b, t):
     for j in range(row.size):
         x = (np.float64(row[j]) - top) * b
         t[j] = MASKED if x < MASKED else x
-
-
-@exactly
-def _largest(t):
-    result = t[0]
-    for j in range(t.size):
-        result = larger(result, t[j])
-    return result
 
 
 @in_any_order
@@ -124,7 +113,7 @@ def _run(record, u, z, run, t, f):
                 k = _top(row)
                 _scaled(row, np.float64(row[k]), u.b, view(t, 0, c))
                 t[k] = -math.inf
-                second = _largest(view(t, 0, c))
+                second = largest(view(t, 0, c))
                 t[k] = 2.0 * MASKED  # its share is 0, even if all others are masked
                 share, of_t = _shares(view(t, 0, c), second, view(f, 0, c))
                 log_odds = math.log(share) + second

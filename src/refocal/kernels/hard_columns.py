@@ -10,21 +10,31 @@ from refocal.kernels.columns import (
     LOSSES,
     U,
     copy,
+    fill_tile,
     find_tops,
     look_up,
-    move,
     neg_log_share,
     place,
+    put_back,
     rows_of_tile,
-    scale_by,
-    scale_by_each,
+    scale_gradient,
     sum_of,
     to_exponentials,
-    whole_power,
 )
-from refocal.kernels.entries import ONE, SOME, ZERO, F, exactly, wide
-from refocal.kernels.machine import BAD, INT, RESULTS, doubles, floats, integers, kernel, next_part, stack
-from refocal.kernels.softmax import ENDLESS, GAMMA_AND_WEIGHTS, INFINITE, LOGITS, gamma_of, numbers_of
+from refocal.kernels.entries import ONE, SOME, ZERO, F, exactly, whole_power, wide
+from refocal.kernels.machine import (
+    BAD,
+    ENDLESS,
+    INT,
+    RESULTS,
+    doubles,
+    floats,
+    integers,
+    kernel,
+    next_part,
+    stack,
+)
+from refocal.kernels.softmax import GAMMA_AND_WEIGHTS, INFINITE, LOGITS, gamma_of, numbers_of
 
 WHOLE = {"whole": INT, "odd": INT, "two": INT}
 """gamma as odd + two if it is ``whole``."""
@@ -122,7 +132,7 @@ def hard_columns(record):
                 place(some, 6, m),
             )
             loss, factor, at_target = place(some, 7, m), place(some, 8, m), place(some, 9, m)
-            move(z, a.z_outer, a.z_class, a.z_inner, a.z_step, c, start, stop, x, True)
+            fill_tile(a, z, c, start, stop, x)
             find_tops(x, tops)
             bad = look_up(x, tops, c, y[start:stop], a.ignore, a.weighted, weights, at, weight, gap)
             if bad:
@@ -142,21 +152,8 @@ def hard_columns(record):
                 number += sum_of(weight)
             if wanted != LOSSES:
                 if wanted == GRADIENT:
-                    scale_by(weight, F(a.scale))
-                    if a.each:
-                        scale_by_each(weight, each[start:stop])
+                    scale_gradient(a, weight, each, start, stop)
                 _to_gradient(x, at, weight, factor, at_target)
-                move(
-                    result,
-                    a.result_outer,
-                    a.result_class,
-                    a.result_inner,
-                    a.result_step,
-                    c,
-                    start,
-                    stop,
-                    x,
-                    False,
-                )
+                put_back(a, result, c, start, stop, x)
         sums[part, 0], sums[part, 1], sums[part, BAD] = total, number, bad
         part, first, last = next_part(record, parts, count)

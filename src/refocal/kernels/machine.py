@@ -56,6 +56,9 @@ SOURCES = hashlib.sha256(
 
 NONE_LEFT = 1 << 62
 
+ENDLESS = 1 << 60
+"""The size of an array of which only the address is known."""
+
 OPTIONS = {"error_model": "numpy", "fastmath": {"contract"}}
 """Of every kernel: as those of `exactly`."""
 

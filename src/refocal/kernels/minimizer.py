@@ -15,6 +15,7 @@ from refocal.kernels import entries as e
 from refocal.kernels import real
 from refocal.kernels.entries import ONE, SOME, ZERO, F, body, exactly, in_any_order, wide
 from refocal.kernels.machine import (
+    ENDLESS,
     INT,
     REAL,
     ROWS,
@@ -26,7 +27,7 @@ from refocal.kernels.machine import (
     stack_of_doubles,
     view,
 )
-from refocal.kernels.psi import ENDLESS, MANY, multiply, set_scores
+from refocal.kernels.psi import MANY, multiply, set_scores
 from refocal.kernels.tiles import gathered, hold, memory, memory_of_doubles, put_back
 
 FLOOR = F(-1e5)

@@ -12,6 +12,7 @@ from refocal.kernels import entries as e
 from refocal.kernels import real
 from refocal.kernels.entries import SOME, ZERO, F, body, exactly, in_any_order
 from refocal.kernels.machine import (
+    ENDLESS,
     INT,
     REAL,
     ROWS,
@@ -23,7 +24,6 @@ from refocal.kernels.machine import (
     stack_of_doubles,
     view,
 )
-from refocal.kernels.psi import ENDLESS
 from refocal.kernels.tiles import gathered, hold, memory, memory_of_doubles
 
 LOWEST = F(-1e3)

@@ -17,6 +17,7 @@ from refocal.kernels import entries as e
 from refocal.kernels import real
 from refocal.kernels.entries import ONE, SOME, ZERO, F, body, exactly, wide
 from refocal.kernels.machine import (
+    ENDLESS,
     INT,
     REAL,
     ROWS,
@@ -31,9 +32,6 @@ from refocal.kernels.machine import (
 from refocal.kernels.tiles import gathered, hold, memory, memory_of_doubles, put_back
 
 MINUS_INFINITY = F(-np.inf)
-
-ENDLESS = 1 << 60
-"""The size of an array of which only the address is known."""
 
 
 MANY = SOME // 4

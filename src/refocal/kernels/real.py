@@ -33,7 +33,7 @@ INLINE = {"error_model": "numpy", "fastmath": {"contract"}, "forceinline": True}
 
 
 @intrinsic
-def _two_to_the(typingctx: Any, shifted: Any) -> Any:
+def two_to_the(typingctx: Any, shifted: Any) -> Any:
     """Return 2^n for `SHIFT` + n with a whole number n in [-1022, 1023], by its bits."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -44,7 +44,7 @@ def _two_to_the(typingctx: Any, shifted: Any) -> Any:
 
 
 @intrinsic
-def _exponent(typingctx: Any, x: Any) -> Any:
+def exponent(typingctx: Any, x: Any) -> Any:
     """Return n of x = 2^n m with m in [1, 2), for a normal x > 0."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -57,7 +57,7 @@ def _exponent(typingctx: Any, x: Any) -> Any:
 
 
 @intrinsic
-def _mantissa(typingctx: Any, x: Any) -> Any:
+def mantissa(typingctx: Any, x: Any) -> Any:
     """Return m of x = 2^n m with m in [1, 2), for a normal x > 0."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -84,7 +84,7 @@ def _exp64(x):
     p = p * r + 1 / 6
     p = p * r + 0.5
     y = p * (r * r) + r
-    power = _two_to_the(shifted)
+    power = two_to_the(shifted)
     y = y * power + power
     return 0.0 if x < TOO_SMALL else y
 
@@ -92,7 +92,7 @@ def _exp64(x):
 @entry
 def _log64(x):
     x = larger(x, TINY)
-    n, m = _exponent(x), _mantissa(x)
+    n, m = exponent(x), mantissa(x)
     high = m > 1.4142135623730951
     n = n + 1.0 if high else n
     m = 0.5 * m if high else m
@@ -163,11 +163,3 @@ def exps(x, result):
     wide()
     for j in range(x.size):
         result[j] = exp(x[j])
-
-
-@exactly
-def logs(x, result):
-    """The same with logarithms."""
-    wide()
-    for j in range(x.size):
-        result[j] = log(x[j])

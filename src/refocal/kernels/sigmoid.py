@@ -17,6 +17,7 @@ from refocal.kernels.entries import (
     in_any_order,
     log1p,
     sum_of_some,
+    whole_power,
     wide,
 )
 from refocal.kernels.machine import BAD, INT, REAL, RESULTS, doubles, floats, kernel, next_part, stack
@@ -40,13 +41,13 @@ def _parts(z):
 @entry
 def _whole_power(x, neg_log_x, odd, two, rest):
     """Return x^(odd + two) for x in [0, 1], with odd in {0, 1} and two in {0, 2}."""
-    return (x if odd else ONE) * (x * x if two else ONE)
+    return whole_power(x, odd, two)
 
 
 @entry
 def _any_power(x, neg_log_x, odd, two, rest):
     """Return x^(odd + two + rest)."""
-    return _whole_power(x, neg_log_x, odd, two, rest) * exp(-rest * neg_log_x)
+    return whole_power(x, odd, two) * exp(-rest * neg_log_x)
 
 
 @entry

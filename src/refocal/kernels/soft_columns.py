@@ -11,22 +11,31 @@ from refocal.kernels.columns import (
     U,
     add,
     copy,
+    fill_tile,
     find_tops,
     look_up,
     move,
     neg_log_share,
     place,
+    put_back,
     rows_of_tile,
-    scale_by,
-    scale_by_each,
+    scale_gradient,
     sum_of,
     to_exponentials,
-    whole_power,
 )
-from refocal.kernels.entries import ONE, SOME, ZERO, F, entry, exactly, exp, neg_log_miss, wide
-from refocal.kernels.machine import BAD, RESULTS, doubles, floats, integers, kernel, next_part, stack
-from refocal.kernels.softmax import (
+from refocal.kernels.entries import ONE, SOME, ZERO, F, entry, exactly, exp, neg_log_miss, whole_power, wide
+from refocal.kernels.machine import (
+    BAD,
     ENDLESS,
+    RESULTS,
+    doubles,
+    floats,
+    integers,
+    kernel,
+    next_part,
+    stack,
+)
+from refocal.kernels.softmax import (
     GAMMA_AND_WEIGHTS,
     INFINITE,
     LOGITS,
@@ -154,7 +163,7 @@ def soft_columns(record):
             if a.kind == OF_ROWS or m != filled:
                 _fill_gammas(g, c, start, a.gamma, a.kind, gammas)
                 filled = m
-            move(z, a.z_outer, a.z_class, a.z_inner, a.z_step, c, start, stop, x, True)
+            fill_tile(a, z, c, start, stop, x)
             find_tops(x, tops)
             if a.hard:
                 bad = look_up(x, tops, c, y[start:stop], a.ignore, a.weighted, weights, at, weight, loss)
@@ -198,24 +207,11 @@ def soft_columns(record):
             if wanted != LOSSES:
                 weight[:] = ONE
                 if wanted == GRADIENT:
-                    scale_by(weight, F(a.scale))
-                    if a.each:
-                        scale_by_each(weight, each[start:stop])
+                    scale_gradient(a, weight, each, start, stop)
                 for i in range(0, m * c, m):
                     _by_logits(x[i : i + m], e[i : i + m], share, rest, slope, weight)
                     if a.hard:
                         _drop_ignored(x[i : i + m], at)
-                move(
-                    result,
-                    a.result_outer,
-                    a.result_class,
-                    a.result_inner,
-                    a.result_step,
-                    c,
-                    start,
-                    stop,
-                    x,
-                    False,
-                )
+                put_back(a, result, c, start, stop, x)
         sums[part, 0], sums[part, 1], sums[part, BAD] = total, number, bad
         part, first, last = next_part(record, parts, count)

@@ -14,9 +14,22 @@ import numpy as np
 from numba import carray
 
 from refocal.kernels import entries as e
-from refocal.kernels.entries import ONE, SOME, ZERO, F, entry, exactly, exp, exp_and_miss, neg_log_miss, wide
+from refocal.kernels.entries import (
+    ONE,
+    SOME,
+    ZERO,
+    F,
+    entry,
+    exactly,
+    exp,
+    exp_and_miss,
+    neg_log_miss,
+    whole_power,
+    wide,
+)
 from refocal.kernels.machine import (
     BAD,
+    ENDLESS,
     INT,
     REAL,
     RESULTS,
@@ -32,9 +45,6 @@ from refocal.kernels.tiles import gathered, hold, memory, put_back
 
 LOWEST, INFINITE = F(np.finfo(F).min / 4), F(np.inf)
 """The first stands for log 0, so that 0 log 0 is 0."""
-
-ENDLESS = 1 << 60
-"""The size of an array of which only the address is known."""
 
 OF_ALL, OF_ROWS = 0, 1
 """What gamma differs between; otherwise it is classes."""
@@ -195,7 +205,7 @@ def hard(record):
 @entry
 def _whole_power(miss, neg_log, gamma, odd, two):
     """Return miss^(odd + two) with odd in {0, 1} and two in {0, 2}."""
-    return (miss if odd else ONE) * (miss * miss if two else ONE)
+    return whole_power(miss, odd, two)
 
 
 @entry

@@ -357,16 +357,21 @@ def _kept(
     return check_result_shape(objective, method, result, shape)
 
 
+def check_of_classes(name: str, value: Any, like: Array, axis: int) -> None:
+    """Raise where there are numbers, but not one for each class."""
+    k = like.shape[axis]
+    if isinstance(value, tuple) and len(value) != k:
+        raise ValueError(f"{name} must have one number for each of the {k} classes, got {len(value)}")
+
+
 def per_class(name: str, value: Any, like: Array, axis: int) -> Any:
     """Return a number as it is, and numbers of the classes as an array that broadcasts against another."""
     if isinstance(value, float):
         return value
-    k = like.shape[axis]
-    if len(value) != k:
-        raise ValueError(f"{name} must have one number for each of the {k} classes, got {len(value)}")
+    check_of_classes(name, value, like, axis)
     xp = namespace(like)
     shape = [1] * like.ndim
-    shape[axis] = k
+    shape[axis] = len(value)
     array = xp.asarray(value, dtype=working_dtype(like), device=device(like))
     return xp.reshape(array, tuple(shape))
 

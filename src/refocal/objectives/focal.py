@@ -30,7 +30,14 @@ from refocal._arrays import (
 from refocal._checks import check_entries, check_fraction, check_scores
 from refocal.focal import log_h, log_phi, log_psi, psi, psi_body
 from refocal.minimizer import log_minimizer, log_of
-from refocal.objectives.base import ScoreKind, _InBlocks, entry_targets, per_class, row_labels
+from refocal.objectives.base import (
+    ScoreKind,
+    _InBlocks,
+    check_of_classes,
+    entry_targets,
+    per_class,
+    row_labels,
+)
 from refocal.risk import focal_terms
 
 LEFT = 0.01
@@ -135,13 +142,18 @@ class Focal(_InBlocks):
     def _compiled(self, logits: Array, axis: int, *, logarithm: bool) -> Array | None:
         if type(self) is not Focal or self.label_smoothing:
             return None
-        self._parameters(logits, axis)  # which checks the number of classes
+        check_of_classes("gamma", self.gamma, logits, axis)
+        check_of_classes("weight", self.weight, logits, axis)
 
         def plain(rows: Array) -> Array:
             log_posterior = self._log_posterior_of(rows, 1)
             return log_posterior if logarithm else namespace(rows).exp(log_posterior)
 
-        log_weights = None if self.weight is None else tuple(math.log(w) for w in self.weight)
+        log_weights = None
+        if self.weight is not None:  # against the smallest: a factor of all weights must cost no digits
+            logs = [math.log(w) for w in self.weight]
+            least = min(logs)
+            log_weights = tuple(log - least for log in logs)
         return compiled.psi(
             logits, self.gamma, axis, plain=plain, logarithm=logarithm, log_weights=log_weights
         )

@@ -6,6 +6,7 @@ all devices: machine code for the CPU, Triton's kernels elsewhere.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -29,8 +30,8 @@ def _operator(name: str, schema: str) -> Any:
 
 def _as_promised(z: Tensor, x: Tensor) -> Tensor:
     """Return x in the strides that the fake forms below promise."""
-    promised = torch.empty_like(z, dtype=x.dtype)
-    return x if x.stride() == promised.stride() else promised.copy_(x)
+    promised = torch.empty_like(z, dtype=x.dtype, device="meta").stride()  # mostly no memory is needed
+    return x if x.stride() == promised else torch.empty_like(z, dtype=x.dtype).copy_(x)
 
 
 @_operator("softmax_rows", f"({SOFTMAX}) -> (Tensor, Tensor)")  # type: ignore[untyped-decorator]
@@ -41,7 +42,10 @@ def softmax_rows(*args: Any) -> tuple[Tensor, Tensor]:
         rows, kept = cuda.losses(p)
     else:
         rows, kept, *_ = cpu.losses(p, cpu.record_of(p), "none")
-    return rows, rows.new_empty(_kept_shape(p)) if kept is None else kept
+    if kept is None:
+        kept = rows.new_empty(_kept_shape(p))
+        kept[:1] = math.nan  # nothing of the promised is there, see `softmax_gradient`
+    return rows, kept
 
 
 def _kept_shape(p: Softmax) -> tuple[int, ...]:
@@ -53,9 +57,11 @@ def _kept_shape(p: Softmax) -> tuple[int, ...]:
 @_operator("softmax_gradient", f"(Tensor grad, Tensor kept, {SOFTMAX}) -> Tensor")  # type: ignore[untyped-decorator]
 def softmax_gradient(grad: Tensor, kept: Tensor, *args: Any) -> Tensor:
     """Return the gradient by the logits."""
-    p, found = Softmax(*args), kept if kept.numel() else None
+    p = Softmax(*args)
     if cuda.serves(Softmax, p.z):
-        return _as_promised(p.z, cuda.gradient(p, found, grad))
+        return _as_promised(p.z, cuda.gradient(p, kept if kept.numel() else None, grad))
+    # By their strides now, logits may need what pixels did not keep; after a NaN it is found anew as well.
+    found = kept if kept.numel() and not kept[0, 0].isnan() else None
     return _as_promised(p.z, cpu.gradient(p, found, grad, 1.0))
 
 
@@ -230,7 +236,8 @@ def _(info: Any, in_dims: Any, *args: Any) -> Any:
         gammas = _in_front(gammas, in_dims[2], size)
         gammas = gammas.reshape(size, *[1] * (z.ndim - 1 - gammas.ndim), *gammas.shape[1:])
     rows, kept = softmax_rows(z, target, gammas, p.weight, *p[4:8], p.dim + 1, p.hard)
-    return (rows, kept.view(size, -1, 3) if kept.numel() else kept.expand(size, 0)), (0, 0)
+    kept = kept.view(size, rows.numel() // size, 3) if kept.ndim == 2 else kept.expand(size, 0)
+    return (rows, kept), (0, 0)
 
 
 def _one_by_one(operator: Any) -> Callable[..., Any]:

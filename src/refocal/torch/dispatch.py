@@ -51,7 +51,8 @@ def choose(
     """
     narrow = working_dtype(z) == torch.float32
     if torch.compiler.is_compiling():
-        if torch.compiler.is_exporting():  # the file must not need our operators
+        # A file must not need our operators, and `torch.func` cannot differentiate them.
+        if torch.compiler.is_exporting() or _in_func_grad():
             return "formula"
         fits = z.device.type == "cpu" and narrow and _has_kernels()
         fits = fits or _fit_triton(loss, z, target, *others)
@@ -81,6 +82,16 @@ def _has_kernels() -> bool:
 
 
 _has_kernels._dynamo_marked_constant = True  # type: ignore[attr-defined]  # see `refocal.torch.cuda._usable`
+
+
+def _in_func_grad() -> bool:
+    """Whether `torch.func` differentiates around; its vmap alone does not count."""
+    functorch = torch._C._functorch  # type: ignore[attr-defined]
+    levels = functorch.get_interpreter_stack() or []
+    return any(level.key() != functorch.TransformType.Vmap for level in levels)
+
+
+_in_func_grad._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 # The losses

@@ -119,7 +119,9 @@ class Softmax(NamedTuple):
         kept = self.target != self.ignore
         if self.weight is None:
             return reduced(rows, reduction, kept)
-        of_rows = self.weight.to(rows.dtype)[torch.where(kept, self.target, 0).long()]
+        # A label that is no class has made the loss NaN; as an index it would stop a device.
+        index = torch.where(kept, self.target, 0).clamp(0, len(self.weight) - 1).long()
+        of_rows = self.weight.to(rows.dtype)[index]
         by = torch.where(kept, of_rows, 0).sum()
         return rows.sum() / torch.where(by == 0, torch.nan, by)  # smoothing may leave a sum over no weight
 

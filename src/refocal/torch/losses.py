@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import numbers
 import operator
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from refocal._arrays import are_plain_tensors
 from refocal._checks import check_entries, check_fraction, check_number
+from refocal.kernels.cuda import numbers_on
 from refocal.objectives import SigmoidFocal
 from refocal.torch import dispatch, repeated
 from refocal.torch.eager import OF_ALL, OF_CLASSES, OF_ROWS, Number, Sigmoid, Softmax, working_dtype
@@ -172,15 +172,8 @@ def _gammas(gamma: Gamma, z: Tensor, dim: int) -> tuple[float, int, Tensor | Non
             + elsewhere(z, dim, lambda axis: z.shape[axis] == len(values))
         )
     if are_plain_tensors(z):
-        return 0.0, OF_CLASSES, _numbers_on(values, working_dtype(z), z.device)
+        return 0.0, OF_CLASSES, numbers_on(values, working_dtype(z), z.device)
     return 0.0, OF_CLASSES, z.new_tensor(values, dtype=working_dtype(z))
-
-
-@functools.lru_cache(maxsize=64)
-def _numbers_on(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return numbers on a device. They are moved once: a move waits, and no CUDA graph may have one in it."""
-    with torch.inference_mode(False):  # autograd may need them later
-        return torch.tensor(values, dtype=dtype, device=device)
 
 
 def sigmoid_focal_loss(
@@ -268,7 +261,7 @@ def _of_classes(name: str, value: float | tuple[float, ...] | Tensor, z: Tensor,
     if isinstance(value, Tensor):
         values = value.to(dtype)
     elif are_plain_tensors(z):
-        values = _numbers_on(value, dtype, z.device)
+        values = numbers_on(value, dtype, z.device)
     else:
         values = z.new_tensor(value, dtype=dtype)
     return values.view([-1] + [1] * (z.ndim - axis - 1))
@@ -325,6 +318,8 @@ def elsewhere(logits: Tensor, dim: int, fits: Callable[[int], bool]) -> str:
 
 def as_index(name: str, value: object) -> int:
     """Return an integer."""
+    if type(value) is int:  # also a number that a compiler does not know, which has no other signs of one
+        return value
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} must be an integer, got {value!r}")
     return operator.index(value)

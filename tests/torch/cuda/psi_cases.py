@@ -232,3 +232,49 @@ def test_nothing_and_those_who_follow_operations(launch, monkeypatch):
     with torch.no_grad():
         refocal.log_psi(z, 2.0)
     assert len(called) == 1
+
+
+def test_more_rows_than_32_bits_can_count(monkeypatch, tmp_path):
+    """Of a file with holes: only the rows of the last program are ever read or written."""
+    from triton.runtime import interpreter
+
+    from refocal.kernels.cuda import launch
+
+    n, last = 2**31 + 3, torch.tensor([[1.0, 2.0], [3.0, 0.0], [0.5, 0.5]])
+    z, out = (
+        torch.from_file(str(tmp_path / name), shared=True, size=2 * n, dtype=torch.bfloat16).view(n, 2)
+        for name in ("z", "out")
+    )
+    for name in ("z", "out"):
+        (tmp_path / name).unlink()
+    z[-3:] = last
+    kernel, builder = launch.psi_of_short_rows, type(interpreter.interpreter_builder)
+
+    class LastProgram:
+        def __getitem__(self, grid):
+            place = (grid[0] - 1, 0, 0)
+            monkeypatch.setattr(builder, "set_grid_idx", lambda self, *_: setattr(self, "grid_idx", place))
+            return kernel[(1,)]
+
+    monkeypatch.setattr(launch, "psi_of_short_rows", LastProgram())
+    # Nothing is copied back from the CPU, where it is.
+    monkeypatch.setattr(interpreter.GridExecutor, "_restore_args_dev", lambda *args: None)
+    monkeypatch.setattr(torch, "empty_like", lambda x: out)
+    launch.psi(z, 2.0, 1, logarithm=True, scores=False, log_weights=None)
+    assert_close(out[-3:], expected_log_psi(last, 2.0), 0.01)
+    assert not out[-600:-3].any()  # rows of the program before
+
+
+def test_numbers_of_classes_are_not_moved_again(launch, monkeypatch):
+    """A move waits for the device, and a CUDA graph cannot have one in it."""
+    z, spec = torch.linspace(-2, 2, 6).reshape(2, 3), refocal.Focal((1.0, 2.0, 0.0), (1.0, 2.0, 3.0))
+    expected = spec.posterior(z)
+
+    def moved(*args, **kwargs):
+        raise AssertionError("numbers were moved")
+
+    for name in ("tensor", "asarray", "as_tensor"):
+        monkeypatch.setattr(torch, name, moved)
+    assert torch.equal(spec.posterior(z), expected)
+    with pytest.raises(ValueError, match=r"^gamma must have one number for each of the 2 classes, got 3$"):
+        spec.posterior(z[:, :2])

@@ -141,6 +141,17 @@ def test_layouts_gaps_and_upstream_gradients():
             torch.testing.assert_close(*results, rtol=3e-5, atol=1e-36)
 
 
+def test_a_gradient_with_its_sign_elsewhere():
+    z, y = problem(20)
+    z = z.clamp(-9, 9).requires_grad_()
+    loss = sigmoid_focal_loss(z, y, reduction="none")
+    (expected,) = torch.autograd.grad(loss, z, -torch.ones(20), retain_graph=True)
+    for upstream in (torch._neg_view(torch.ones(20)), torch._neg_view(torch.ones(1)).expand(20)):
+        assert upstream.is_neg()
+        (found,) = torch.autograd.grad(loss, z, upstream, retain_graph=True)
+        assert torch.equal(found, expected)
+
+
 def test_a_target_that_is_none_is_nan_and_a_nan_stays_where_it_is():
     z, y = problem(20)
     z[:] = 0.5

@@ -169,6 +169,10 @@ def test_ignored_rows_and_labels_that_are_no_class(c, smoothing):
         assert loss.isnan().tolist() == [False, True, False, False, False, False]
         assert slope.isnan().all(1).tolist() == [False, True, False, False, False, False]
         assert focal_loss(z, torch.full((6,), bad), ignore_index=bad, reduction="sum", **options) == 0
+        weight = torch.linspace(0.5, 2.0, c)
+        loss, slope = value_and_gradient(lambda z, w=weight: focal_loss(z, y, weight=w, **options), z)
+        assert loss.isnan()
+        assert slope.isnan().all(1).tolist() == [False, True, False, False, False, False]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import subprocess
 import sys
+import weakref
 
 import pytest
 import torch
@@ -67,7 +69,7 @@ class Kernel(list):
 def test_sigmoid_and_psi_wait_for_nothing_and_copy_no_logits(monkeypatch):
     kernel = Kernel()
     for module, names in (
-        (sigmoid, ("sigmoid_losses", "sigmoid_gradient")),
+        (sigmoid, ("sigmoid",)),
         (psi, ("psi_of_short_rows", "psi_of_long_rows")),
     ):
         for name in names:
@@ -98,6 +100,23 @@ def test_gammas_of_classes_are_moved_once():
     assert first.gammas is second.gammas
     assert first.gammas.tolist() == [0.0, 1.0, 2.0]
     focal_loss(z.requires_grad_(), y, [0.0, 1.0, 2.0]).backward()
+
+
+def test_numbers_that_a_cuda_graph_reads_are_never_freed(monkeypatch):
+    device = torch.device("cuda", 0)
+    monkeypatch.setattr(gpu, "_captured", set())
+    monkeypatch.setattr(gpu, "_moved", functools.lru_cache(2)(lambda values, *_: torch.tensor(values)))
+
+    def is_freed(capturing):
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
+        found = weakref.ref(gpu.numbers_on((float(capturing), 2.0), torch.float32, device))
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+        for i in range(2):
+            gpu.numbers_on((float(i), 7.0), torch.float32, device)
+        return found() is None
+
+    assert is_freed(False)
+    assert not is_freed(True)
 
 
 @pytest.mark.parametrize("capability", [80, 90, 100])

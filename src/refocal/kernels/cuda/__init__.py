@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import warnings
+from typing import Any
 
 from refocal.kernels import wanted
 
-__all__ = ["DEVICES", "usable"]
+__all__ = ["numbers_on", "usable"]
 
 DEVICES = ("cuda", "xpu")
 """PyTorch calls ROCm cuda too."""
@@ -39,3 +41,22 @@ def usable(device: str) -> bool:
             warnings.warn(f"refocal goes without Triton's kernels: {error}", RuntimeWarning, stacklevel=6)
         return False
     return True
+
+
+def numbers_on(values: tuple[float, ...], dtype: Any, device: Any) -> Any:
+    """Return a tensor of numbers on a device. They are moved once: a move waits, and cannot be captured."""
+    found = _moved(values, dtype, device)
+    if device.type == "cuda" and sys.modules["torch"].cuda.is_current_stream_capturing():
+        _captured.add(found)
+    return found
+
+
+_captured: set[Any] = set()
+"""What CUDA graphs read: a graph knows the address alone, and would read whatever is there later."""
+
+
+@functools.lru_cache(maxsize=64)
+def _moved(values: tuple[float, ...], dtype: Any, device: Any) -> Any:
+    torch = sys.modules["torch"]
+    with torch.inference_mode(False):  # autograd may need them later
+        return torch.tensor(values, dtype=dtype, device=device)

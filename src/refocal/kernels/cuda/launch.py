@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import sys
 from contextlib import AbstractContextManager, nullcontext
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 import triton
 
 from refocal.kernels import rows
+from refocal.kernels.cuda import numbers_on
 from refocal.kernels.cuda.psi import psi_of_long_rows, psi_of_short_rows
 
 Tensor = Any
@@ -63,8 +63,9 @@ def psi(
     gammas = shifts = None
     if own:
         of_class = gamma if isinstance(gamma, tuple) else (gamma,) * k
-        gammas = _table(of_class, x.device)
-        shifts = _table((0.0,) * k if log_weights is None else tuple(-w for w in log_weights), x.device)
+        minus_logs = (0.0,) * k if log_weights is None else tuple(-w for w in log_weights)
+        single = sys.modules["torch"].float32
+        gammas, shifts = (numbers_on(values, single, x.device) for values in (of_class, minus_logs))
     number = 0.0 if isinstance(gamma, tuple) else gamma
     meta = {
         "WHOLE": int(number) if not own and number in (0.0, 1.0, 2.0, 3.0) else -1,
@@ -149,10 +150,3 @@ def _places(x: Tensor, out: Tensor, axis: int) -> tuple[Rows, Rows] | None:
 def _vector(size: int, *distances: int) -> int:
     """Return how many entries, a power of 2, are read at once where all distances are multiples of that."""
     return math.gcd(VECTOR // size, *distances)
-
-
-@functools.lru_cache(maxsize=64)
-def _table(values: tuple[float, ...], device: Any) -> Tensor:
-    """Return numbers in the memory of a device; kept, since a copy to it cannot be captured in a graph."""
-    torch = sys.modules["torch"]
-    return torch.tensor(values, dtype=torch.float32, device=device)

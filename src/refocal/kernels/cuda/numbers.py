@@ -12,7 +12,7 @@ import triton.language as tl
 
 @triton.jit
 def log1p(x):
-    """Return log(1 + x) of x >= 0: what 1 + x loses by rounding is added again."""
+    """Return log(1 + x) of x > -1/2: what 1 + x loses by rounding is added again."""
     u = 1.0 + x
     return tl.where(x < 1e30, tl.log(u) + (x - (u - 1.0)) / u, tl.log(u))
 

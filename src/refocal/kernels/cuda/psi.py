@@ -161,10 +161,10 @@ def psi_of_short_rows(
         inner, z_class, out_class = inner // VEC * VEC, z_class // VEC * VEC, out_class // VEC * VEC
     z_outer, out_outer = z_outer // VEC * VEC, out_outer // VEC * VEC
     group = (tl.program_id(0) // blocks).to(tl.int64)
-    r = ((tl.program_id(0) % blocks) * ROWS + tl.arange(0, ROWS))[:, None]
+    r = ((tl.program_id(0) % blocks).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     c = tl.arange(0, COLS)[None, :]
     there = (r < inner) & (c < k)
-    at = z_at + group * z_outer + r.to(tl.int64) * z_step + c.to(tl.int64) * z_class
+    at = z_at + group * z_outer + r * z_step + c.to(tl.int64) * z_class
     if SCORES:
         z = tl.load(at, mask=there, other=0.0).to(tl.float32)
         z = tl.where(z < 0.0, float("nan"), z)
@@ -202,7 +202,7 @@ def psi_of_short_rows(
             result = t - log1p(rest)
         else:
             result = e / (1.0 + rest)
-    at = out_at + group * out_outer + r.to(tl.int64) * out_step + c.to(tl.int64) * out_class
+    at = out_at + group * out_outer + r * out_step + c.to(tl.int64) * out_class
     tl.store(at, result.to(out_at.dtype.element_ty), mask=there)
 
 

@@ -10,16 +10,13 @@ import triton
 import triton.language as tl
 from triton.language import constexpr
 
+from refocal import _checks
 from refocal.kernels.cuda.numbers import log1p
 
 TINY = constexpr(1.1754943508222875e-38)
 """The smallest normal number."""
 
-LARGEST_GAMMA = constexpr(1e9)
-"""As in `refocal._checks`."""
-
-ANY = constexpr(-1)
-"""The power of a gamma that is none of 0, 1, 2, 3 for all entries, which are multiplied out."""
+LARGEST_GAMMA = constexpr(_checks.LARGEST_GAMMA)
 
 
 @triton.jit
@@ -36,7 +33,7 @@ def log_miss(q, miss):
 
 @triton.jit
 def power(q, miss, gamma, POWER: constexpr):
-    """Return (1 - q)^gamma from q and 1 - q; for POWER = 0 to 3 by multiplication."""
+    """Return (1 - q)^gamma from q and 1 - q; for POWER = 0 to 3, which is gamma then, by multiplication."""
     if POWER == 0:
         result = tl.where(miss == miss, 1.0, miss)
     elif POWER == 1:

@@ -6,7 +6,6 @@ Entries are taken in the order of memory. A target that is none gives NaN: a loo
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 import triton
@@ -86,82 +85,11 @@ def _of_class(at, number, i, apart, classes, OWN: tl.constexpr):
 
 
 @triton.jit
-def sigmoid_losses(
+def sigmoid(
     z_at,
     y_at,
-    loss_at,
+    each_at,
     sums_at,
-    ones_at,
-    zeros_at,
-    rests_at,
-    n,
-    rest,
-    of_one,
-    of_zero,
-    ignore,
-    share,
-    even,
-    apart,
-    classes,
-    WHOLE: tl.constexpr,
-    REST: tl.constexpr,
-    OWN: tl.constexpr,
-    EACH: tl.constexpr,
-    FAR: tl.constexpr,
-    VEC: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """The losses of binary problems.
-
-    Args:
-        z_at: Logits.
-        y_at: Targets, of any dtype.
-        loss_at: If EACH, where the losses go.
-        sums_at: If not, where each program writes their sum, and behind all sums how many entries count.
-        ones_at: If OWN, the weight of y = 1 for each class; float32, as the next two.
-        zeros_at: If OWN, that of y = 0.
-        rests_at: If OWN, what gamma is beyond WHOLE.
-        n: How many entries.
-        rest: If not OWN, see above, and so on.
-        of_one: See above.
-        of_zero: See above.
-        ignore: The target to ignore, NaN for none.
-        share: What is left of a target by label smoothing.
-        even: What is added to it.
-        apart: How far it is from a class to the next, in entries.
-        classes: How many classes.
-        WHOLE: The part of gamma for which powers are products.
-        REST: Whether there is another part.
-        OWN: Whether each class has numbers of its own.
-        EACH: Whether losses are wanted, or their sum.
-        FAR: Whether n needs 64 bits.
-        VEC: Divides n: so many are read at once.
-        BLOCK: How many entries a program does.
-    """
-    n = n // VEC * VEC
-    i, there = _where(n, BLOCK, FAR)
-    z, v, counts = _entries(z_at, y_at, i, there, ignore, share, even)
-    p, miss, neg_log_p, neg_log_q = _parts(z)
-    rest = _of_class(rests_at, rest, i, apart, classes, OWN)
-    one = _of_class(ones_at, of_one, i, apart, classes, OWN)
-    zero = _of_class(zeros_at, of_zero, i, apart, classes, OWN)
-    one *= v * _power(miss, neg_log_q, rest, WHOLE, REST) * neg_log_p
-    zero *= (1.0 - v) * _power(p, neg_log_p, rest, WHOLE, REST) * neg_log_q
-    # A logit may be infinite: nothing of the target that it excludes may be left.
-    loss = tl.where(v != 0.0, one, 0.0) + tl.where(v != 1.0, zero, 0.0)
-    loss = tl.where(counts, loss, 0.0)
-    if EACH:
-        tl.store(loss_at + i, loss, mask=there)
-    else:
-        tl.store(sums_at + tl.program_id(0), tl.sum(loss))
-        tl.store(sums_at + tl.num_programs(0) + tl.program_id(0), tl.sum(counts.to(tl.float32)))
-
-
-@triton.jit
-def sigmoid_gradient(
-    z_at,
-    y_at,
-    grad_at,
     result_at,
     ones_at,
     zeros_at,
@@ -175,6 +103,7 @@ def sigmoid_gradient(
     even,
     apart,
     classes,
+    GRADIENT: tl.constexpr,
     WHOLE: tl.constexpr,
     REST: tl.constexpr,
     OWN: tl.constexpr,
@@ -183,27 +112,68 @@ def sigmoid_gradient(
     VEC: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The gradient by the logits, see `sigmoid_losses`, times a number, or if EACH one for each entry."""
+    """The losses of binary problems, or if GRADIENT their gradient by the logits.
+
+    Args:
+        z_at: Logits.
+        y_at: Targets, of any dtype.
+        each_at: Where the losses go, if EACH; what the gradient is multiplied by, one number or if EACH many.
+        sums_at: If not, where each program writes their sum, and behind all sums how many entries count.
+        result_at: Where the gradient goes.
+        ones_at: If OWN, the weight of y = 1 for each class; float32, as the next two.
+        zeros_at: If OWN, that of y = 0.
+        rests_at: If OWN, what gamma is beyond WHOLE.
+        n: How many entries.
+        rest: If not OWN, see above, and so on.
+        of_one: See above.
+        of_zero: See above.
+        ignore: The target to ignore, NaN for none.
+        share: What is left of a target by label smoothing.
+        even: What is added to it.
+        apart: How far it is from a class to the next, in entries.
+        classes: How many classes.
+        GRADIENT: See above.
+        WHOLE: The part of gamma for which powers are products.
+        REST: Whether there is another part.
+        OWN: Whether each class has numbers of its own.
+        EACH: Whether each entry has a loss, or a factor, of its own; if not, there is one for all.
+        FAR: Whether n needs 64 bits.
+        VEC: Divides n: so many are read at once.
+        BLOCK: How many entries a program does.
+    """
     n = n // VEC * VEC
     i, there = _where(n, BLOCK, FAR)
     z, v, counts = _entries(z_at, y_at, i, there, ignore, share, even)
     p, miss, neg_log_p, neg_log_q = _parts(z)
     rest = _of_class(rests_at, rest, i, apart, classes, OWN)
-    one = _of_class(ones_at, of_one, i, apart, classes, OWN)
-    zero = _of_class(zeros_at, of_zero, i, apart, classes, OWN)
-    gamma = WHOLE + rest
-    # p log p is 0 at p = 0, also where the logit is infinite
-    hit = tl.where(p > 0.0, p * neg_log_p, 0.0)
-    other = tl.where(miss > 0.0, miss * neg_log_q, 0.0)
-    one *= v * _power(miss, neg_log_q, rest, WHOLE, REST) * (miss + gamma * hit)
-    zero *= (1.0 - v) * _power(p, neg_log_p, rest, WHOLE, REST) * (p + gamma * other)
-    slope = tl.where(v != 1.0, zero, 0.0) - tl.where(v != 0.0, one, 0.0)
-    if EACH:
-        by = tl.load(grad_at + i, mask=there, other=0.0).to(tl.float32)
+    one = v * _power(miss, neg_log_q, rest, WHOLE, REST)
+    zero = (1.0 - v) * _power(p, neg_log_p, rest, WHOLE, REST)
+    if GRADIENT:
+        gamma = WHOLE + rest
+        # p log p is 0 at p = 0, also where the logit is infinite
+        one *= miss + gamma * tl.where(p > 0.0, p * neg_log_p, 0.0)
+        zero *= p + gamma * tl.where(miss > 0.0, miss * neg_log_q, 0.0)
     else:
-        by = tl.load(grad_at).to(tl.float32)
-    slope = tl.where(counts, slope * by, 0.0)
-    tl.store(result_at + i, slope.to(result_at.dtype.element_ty), mask=there)
+        one *= neg_log_p
+        zero *= neg_log_q
+    one *= _of_class(ones_at, of_one, i, apart, classes, OWN)
+    zero *= _of_class(zeros_at, of_zero, i, apart, classes, OWN)
+    # A logit may be infinite: nothing of the target that it excludes may be left.
+    one, zero = tl.where(v != 0.0, one, 0.0), tl.where(v != 1.0, zero, 0.0)
+    if GRADIENT:
+        if EACH:
+            by = tl.load(each_at + i, mask=there, other=0.0).to(tl.float32)
+        else:
+            by = tl.load(each_at).to(tl.float32)
+        slope = tl.where(counts, (zero - one) * by, 0.0)
+        tl.store(result_at + i, slope.to(result_at.dtype.element_ty), mask=there)
+    else:
+        loss = tl.where(counts, one + zero, 0.0)
+        if EACH:
+            tl.store(each_at + i, loss, mask=there)
+        else:
+            tl.store(sums_at + tl.program_id(0), tl.sum(loss))
+            tl.store(sums_at + tl.num_programs(0) + tl.program_id(0), tl.sum(counts.to(tl.float32)))
 
 
 # From tensors to launches
@@ -214,18 +184,18 @@ def losses(p: Sigmoid, reduction: str) -> tuple[Tensor, Tensor | None]:
     z, y = _in_memory(p)
     if reduction == "none":
         loss = torch.empty_like(z, dtype=torch.float32)
-        _launch(sigmoid_losses, p, z, y, loss, None, EACH=True)
+        _launch(p, z, y, loss, None, None, EACH=True)
         return loss, None
     programs = -(-z.numel() // BLOCK)
     sums = z.new_empty((2, programs), dtype=torch.float32)
-    _launch(sigmoid_losses, p, z, y, None, sums, EACH=False)
+    _launch(p, z, y, None, sums, None, EACH=False)
     total, number = sums.sum(1).unbind()
     return (total, None) if reduction == "sum" else (total / number, number)
 
 
 def gradient(p: Sigmoid, kept: None, grad: Tensor) -> Tensor:
     """Return the gradient by the logits, in their dtype, of losses times grad: a number or one for each."""
-    z, y = _in_memory(p)
+    (z, y), grad = _in_memory(p), grad.resolve_neg()
     result = torch.empty_like(z)
     if not z.numel():
         return result
@@ -234,11 +204,13 @@ def gradient(p: Sigmoid, kept: None, grad: Tensor) -> Tensor:
         by = grad if grad.stride() == z.stride() else torch.empty_like(z, dtype=grad.dtype).copy_(grad)
     else:  # a number, or one that was expanded
         by = grad.as_strided((), ()).to(torch.float32)
-    _launch(sigmoid_gradient, p, z, y, by, result, EACH=each)
+    _launch(p, z, y, by, None, result, EACH=each, GRADIENT=True)
     return result
 
 
-def _launch(kernel: Any, p: Sigmoid, z: Tensor, y: Tensor, *places: Tensor | None, EACH: bool) -> None:
+def _launch(
+    p: Sigmoid, z: Tensor, y: Tensor, *places: Tensor | None, EACH: bool, GRADIENT: bool = False
+) -> None:
     n, eps = z.numel(), p.smoothing
     if not n:
         return
@@ -260,7 +232,7 @@ def _launch(kernel: Any, p: Sigmoid, z: Tensor, y: Tensor, *places: Tensor | Non
     if not tensors:
         one, zero = float(p.of_one), float(p.of_zero)
     with on_device_of(z):
-        kernel[(-(-n // BLOCK),)](
+        sigmoid[(-(-n // BLOCK),)](
             z,
             y,
             *places,
@@ -274,6 +246,7 @@ def _launch(kernel: Any, p: Sigmoid, z: Tensor, y: Tensor, *places: Tensor | Non
             eps / 2,
             apart,
             classes,
+            GRADIENT=GRADIENT,
             WHOLE=whole,
             REST=bool(rest) or isinstance(p.gamma, Tensor),
             OWN=bool(tensors),
@@ -288,7 +261,7 @@ def _launch(kernel: Any, p: Sigmoid, z: Tensor, y: Tensor, *places: Tensor | Non
 def _in_memory(p: Sigmoid) -> tuple[Tensor, Tensor]:
     """Return logits without gaps, and targets in the same order of memory."""
     z, y = p.z.resolve_neg(), p.target.resolve_neg()
-    if torch.empty_like(z).stride() != z.stride():  # it has gaps or overlaps
+    if torch.empty_like(z, device="meta").stride() != z.stride():  # it has gaps or overlaps
         z = z.contiguous()
     if y.dtype is torch.bool:
         y = y.view(torch.uint8)

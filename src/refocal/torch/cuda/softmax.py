@@ -36,7 +36,7 @@ from refocal.torch.cuda.tiles import (
     what_was_kept,
     write,
 )
-from refocal.torch.eager import KEEP, OF_ROWS, Softmax
+from refocal.torch.eager import KEEP, OF_ALL, OF_ROWS, Softmax
 
 ENTRIES, IN_IMAGES = 1024, 2048
 """How many entries a program works on at a time, if a row has fewer. The second is for images (N, C, H, W):
@@ -48,7 +48,7 @@ LONGEST, LONGEST_SOFT, LONGEST_IN_IMAGES = 4096, 8192, 32
 ENDLESS = constexpr(8.5e37)
 """It stands for -log 0, so that 0 log 0 is 0."""
 
-ALL, ROWS = constexpr(0), constexpr(1)
+ALL, ROWS = constexpr(OF_ALL), constexpr(OF_ROWS)
 """What gamma differs between; otherwise it is classes."""
 
 
