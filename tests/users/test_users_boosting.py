@@ -72,7 +72,9 @@ def test_the_choice_takes_decisions_and_objective():
     assert CalibratedPosterior(model, n_resamples=20).fit(X, Y).method_ == "psi"
     for options, said in (({}, "alpha=None"), ({"weight": (1.0, 3.0)}, "alpha=w1 / (w0 + w1)")):
         for task in (None, "binary"):
-            told = re.escape(f"for two classes the loss on log odds is SigmoidFocal(2.0, {said})")
+            told = re.escape(
+                f"log odds need SigmoidFocal(2.0, {said}), which is the same loss for two classes"
+            )
             with pytest.raises(ValueError, match=f"{told}$"):
                 choose_calibration(decisions, Y, objective=refocal.Focal(2.0, **options), task=task)
 
