@@ -159,7 +159,8 @@ def test_an_objective_that_does_not_exist(monkeypatch):
     monkeypatch.setattr(refocal.Objective, "kinds", ours)  # other tests define objectives of their own
     text = (
         "objective must be one of Focal, SigmoidFocal, GeneralizedCrossEntropy, Poly1Focal, "
-        "AsymmetricSingleLabel, Asymmetric, OneVsRest, got 'Hinge'"
+        "AsymmetricSingleLabel, Asymmetric, OneVsRest, got 'Hinge'; "
+        "if it is a class of your own, import the module that defines it first"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
         refocal.objective_from_dict({"objective": "Hinge"})

@@ -50,7 +50,7 @@ def for_log_odds(objective: Objective) -> str:
         smoothing = f", label_smoothing={objective.label_smoothing}" if objective.label_smoothing else ""
         alpha = "None" if objective.weight is None else "w1 / (w0 + w1)"
         same = f"SigmoidFocal({objective.gamma}, alpha={alpha}{smoothing})"
-        return f"for two classes the loss on log odds is {same}"
+        return f"log odds need {same}, which is the same loss for two classes"
     return "log odds need an objective on a sigmoid, such as SigmoidFocal"
 
 
