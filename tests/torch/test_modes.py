@@ -407,6 +407,7 @@ def test_the_operators_keep_the_rules_of_pytorch():
 
 
 def test_compiled_derivatives_of_torch_func():
+    torch._dynamo.reset()  # all that is under vmap is one function to it, which it compiles a few times only
     z = torch.randn(3, 5, 40, generator=torch.Generator().manual_seed(0))
     y = torch.arange(5)
 
@@ -433,6 +434,7 @@ def test_a_compiled_ignore_index_that_changes():
 
 
 def test_compiled_problems_side_by_side_without_rows():
+    torch._dynamo.reset()
     total = torch.func.vmap(lambda z, y: focal_loss(z, y, 2.0, reduction="sum"))
     compiled = torch.compile(total, backend="aot_eager", fullgraph=True)
     assert compiled(torch.zeros(2, 0, 40), torch.zeros(2, 0, dtype=torch.int64)).tolist() == [0, 0]

@@ -86,7 +86,7 @@ _has_kernels._dynamo_marked_constant = True  # type: ignore[attr-defined]  # see
 
 def _in_func_grad() -> bool:
     """Whether `torch.func` differentiates around; its vmap alone does not count."""
-    functorch = torch._C._functorch  # type: ignore[attr-defined]
+    functorch = torch._C._functorch
     levels = functorch.get_interpreter_stack() or []
     return any(level.key() != functorch.TransformType.Vmap for level in levels)
 
