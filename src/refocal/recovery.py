@@ -162,10 +162,10 @@ def check_inverse(objective: Objective, *, n_classes: int | None = None, atol: f
     .. math:: \max |\mathrm{posterior}(z) - \mathrm{posterior\_of}(\mathrm{loss}, z)|
 
     over the rows of sixteen that are stationary for some posterior (with label smoothing sure rows are
-    not). Then it tries rows with a logit of -1000, -50, 50 or 1000 among zeros, and on a softmax of -inf, a
-    class that is masked: there ``log_posterior`` must be a number or -inf, and ``loss`` finite (for -inf, not
-    NaN). Call it once in a test; it needs PyTorch (``pip install torch``), by which ``loss`` is
-    differentiated.
+    not). Then it tries rows with a logit of -1000, -50, 50 or 1000 among zeros, and of -inf, by which a
+    class is masked, on a sigmoid of inf too: there ``log_posterior`` must be a number or -inf, and ``loss``
+    finite (for -inf and inf, not NaN). Call it once in a test; it needs PyTorch (``pip install torch``), by
+    which ``loss`` is differentiated.
 
     Args:
         objective: An objective on a softmax or a sigmoid.
@@ -248,7 +248,7 @@ def _check_far(objective: Objective, k: int) -> None:
     """Raise where loss or posterior are no numbers at large logits, or at that of a masked class."""
     torch = sys.modules["torch"]
     on_sigmoid, own = objective.scores == "sigmoid", torch.arange(k)
-    for far in FAR_LOGITS if on_sigmoid else (*FAR_LOGITS, -math.inf):
+    for far in (*FAR_LOGITS, -math.inf, *((math.inf,) if on_sigmoid else ())):
         z = torch.full((1, k), far, dtype=torch.float64)
         labels = [torch.zeros(1, k, dtype=torch.int64), torch.ones(1, k, dtype=torch.int64)]
         if not on_sigmoid:  # each class in turn, as the label and beside it
@@ -257,7 +257,7 @@ def _check_far(objective: Objective, k: int) -> None:
         y = log_posterior_of(objective, z)
         wrong = {"log_posterior": torch.isnan(y) | (y == math.inf)}
         losses = [losses_of(objective, z, label) for label in labels]
-        most = math.inf if far == -math.inf else torch.finfo(torch.float64).max  # a masked label cannot be
+        most = math.inf if math.isinf(far) else torch.finfo(torch.float64).max  # what cannot be costs all
         wrong["loss"] = torch.stack([~(loss <= most) for loss in losses]).any(dim=0).reshape(len(z), -1)
         for method, where in wrong.items():
             if where.any():

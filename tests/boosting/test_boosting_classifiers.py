@@ -333,3 +333,14 @@ def test_each_engine_is_asked_for_alone():
     assert set(ENGINES.values()) <= set(refocal.boosting.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'FocalCatBoostClassifier'"):
         _ = refocal.boosting.FocalCatBoostClassifier
+
+
+def test_engines_that_change_trees_later_or_cannot_be_cut_are_refused():
+    X, y, _ = binary(200, 0, intercept=-1)
+    with pytest.raises(
+        ValueError, match="boosting must not be 'dart': it scales trees down, the start with them"
+    ):
+        classifier("lightgbm", boosting="dart").fit(X, y)
+    linear = classifier("xgboost", booster="gblinear", early_stopping_rounds=2)
+    with pytest.raises(ValueError, match="early_stopping_rounds must be None for booster 'gblinear'"):
+        linear.fit(X[:100], y[:100], eval_set=[(X[100:], y[100:])])

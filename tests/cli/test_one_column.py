@@ -16,7 +16,7 @@ from scipy import special
 
 import refocal
 from refocal.cli import main
-from refocal.cli.options import ONE_COLUMN
+from refocal.cli.options import NO_ALPHA, ONE_COLUMN
 
 FILE = ["detections.csv", "--scores", "score"]
 GIVEN = [*FILE, "--probs", "--label", "matched"]
@@ -124,13 +124,13 @@ def test_no_note_where_nothing_is_unclear(capsys):
 def test_what_the_note_says_differs_is_alpha_alone(detections, capsys):
     """Softmax of two and sigmoid without alpha are one loss; alpha changes the probabilities."""
     words = ["apply", *FILE[:1], "out.csv", *FILE[1:], "--probs", "--gamma", "2"]
-    found = {}
+    found, said = {}, {"softmax": NOTE, "sigmoid": f"refocal: {NO_ALPHA}\n", "alpha": ""}
     for name, more in {
         "softmax": [],
         "sigmoid": ["--sigmoid"],
         "alpha": ["--sigmoid", "--alpha", ".25"],
     }.items():
-        ran([*words, *more], capsys, "" if more else NOTE)
+        ran([*words, *more], capsys, said[name])
         found[name] = pandas.read_csv("out.csv")["prob_1"].to_numpy()
     np.testing.assert_allclose(found["softmax"], found["sigmoid"], rtol=1e-12)
     odds = special.logit(found["alpha"]) - special.logit(found["sigmoid"])

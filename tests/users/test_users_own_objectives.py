@@ -36,13 +36,13 @@ def positives_only():
 
         def loss(self, logits, labels, *, axis=-1):
             xp = array_namespace(logits)
-            y, zero = xp.astype(labels, logits.dtype), xp.zeros_like(logits)
+            zero = xp.zeros_like(logits)
             hit, miss = xp.logaddexp(zero, -logits), xp.logaddexp(zero, logits)  # -log p, -log(1 - p)
-            return y * xp.exp(-2 * miss) * hit + (1 - y) * miss
+            return xp.where(labels == 1, xp.where(hit > 0, xp.exp(-2 * miss) * hit, zero), miss)
 
         def log_posterior(self, logits, *, axis=-1):
             xp = array_namespace(logits)
-            zero, z = xp.zeros_like(logits), xp.where(logits > 30, 30, logits)
+            zero, z = xp.zeros_like(logits), xp.clip(logits, -700.0, 30.0)
             hit, miss = xp.logaddexp(zero, -logits), xp.logaddexp(zero, logits)
             rho = xp.exp(z) * xp.logaddexp(zero, -z)  # which is 1 for large logits
             odds = 3 * miss - hit - xp.log1p(2 * rho)
@@ -347,3 +347,15 @@ def test_the_posterior_of_a_loss_on_one_logit():
     row = torch.tensor([2.0, 1.0, 0.0])  # one row of classes is as good as ever
     cross_entropy = torch.nn.CrossEntropyLoss(reduction="none")
     torch.testing.assert_close(refocal.posterior_of(cross_entropy, row), row.softmax(0))
+
+
+def test_the_check_tries_scores_of_exactly_0_and_1():
+    class Careless(positives_only()):
+        def loss(self, logits, labels, *, axis=-1):
+            xp = array_namespace(logits)
+            y, zero = xp.astype(labels, logits.dtype), xp.zeros_like(logits)
+            hit, miss = xp.logaddexp(zero, -logits), xp.logaddexp(zero, logits)
+            return y * xp.exp(-2 * miss) * hit + (1 - y) * miss  # 0 times inf
+
+    with pytest.raises(ValueError, match="loss of Careless must be a number at a logit of -inf, too"):
+        refocal.check_inverse(Careless())

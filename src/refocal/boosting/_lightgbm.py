@@ -30,7 +30,8 @@ class FocalLGBMClassifier(FocalBoostingClassifier):
         n_estimators: Rounds of boosting.
         early_stopping_rounds: Stop after so many rounds without a better `eval_metric`; the best round
             is kept.
-        eval_metric: Of the posterior: "nll", "brier", or a function of labels 0..K-1 and the posterior.
+        eval_metric: Of the posterior: "nll", "brier", or a function of labels 0..K-1 and the posterior,
+            of which less is better (give -auc, not auc).
         categorical_features: Names or numbers of columns, or a mask; pandas' categories need no mention.
         keep_base_rate: Whether the start is moved after training so that the mean of ``predict_proba`` on the
             training data is the base rate, as it is for the log loss; see `base_rate_shift`.
@@ -85,6 +86,8 @@ class FocalLGBMClassifier(FocalBoostingClassifier):
         options = super()._checked_options()
         if options.get("boosting", options.get("boosting_type")) in ("rf", "random_forest"):
             raise ValueError("boosting must not be 'rf': an average of trees cannot carry the start")
+        if options.get("boosting", options.get("boosting_type")) == "dart":
+            raise ValueError("boosting must not be 'dart': it scales trees down, the start with them")
         return options
 
     def _damping(self, n_classes: int) -> float:

@@ -30,7 +30,8 @@ class FocalXGBClassifier(FocalBoostingClassifier):
         n_estimators: Rounds of boosting.
         early_stopping_rounds: Stop after so many rounds without a better `eval_metric`; the best round
             is kept.
-        eval_metric: Of the posterior: "nll", "brier", or a function of labels 0..K-1 and the posterior.
+        eval_metric: Of the posterior: "nll", "brier", or a function of labels 0..K-1 and the posterior,
+            of which less is better (give -auc, not auc).
         categorical_features: Names or numbers of columns, or a mask; pandas' categories need no mention.
         keep_base_rate: Whether the start is moved after training so that the mean of ``predict_proba`` on the
             training data is the base rate, as it is for the log loss; see `base_rate_shift`.
@@ -66,6 +67,12 @@ class FocalXGBClassifier(FocalBoostingClassifier):
         "scale_pos_weight": "use class_weight or alpha",
         "disable_default_eval_metric": "use eval_metric",
     }
+
+    def _checked_options(self) -> dict[str, Any]:
+        options = super()._checked_options()
+        if options.get("booster") == "gblinear" and self.early_stopping_rounds is not None:
+            raise ValueError("early_stopping_rounds must be None for booster 'gblinear', which cannot be cut")
+        return options
 
     def _damping(self, n_classes: int) -> float:
         return 2.0  # that of its own softmax, so that a learning rate means the same

@@ -271,7 +271,8 @@ def focal_metric(objective: Objective, metric: str | Metric = "nll") -> Callable
 
     Args:
         objective: What is trained with, as for `focal_objective`.
-        metric: "nll", "brier", or a function of labels 0..K-1 and the posterior, a column for each class.
+        metric: "nll", "brier", or a function of labels 0..K-1 and the posterior, a column for each class;
+            of its values less is better.
 
     Returns:
         A function of scores and data. It answers as the engine wants that the data is of: (name, value) for

@@ -38,6 +38,10 @@ DEBIASED = (
 )
 
 
+STILL_OFF = 0.02
+"""From this lower end of its ECE on the best method counts as not calibrated."""
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
 class Selection:
     """What `choose_calibration` found. Print it to see the table and the advice.
@@ -95,7 +99,8 @@ class Selection:
     @property
     def sentence(self) -> str:
         """The advice, in plain words."""
-        return " ".join([self._advice(), *([self._why_psi_harms()] if self.psi_harms else [])])
+        harm = [self._why_psi_harms()] if self.psi_harms else []
+        return " ".join([self._advice(), *self._still_off(), *harm])
 
     @property
     def assumption(self) -> str | None:
@@ -282,6 +287,15 @@ class Selection:
             f"Use {what} for now: {gain}. But its lead is not clear with {self.n_rows} rows: "
             f"{', and '.join(doubts)}."
         )
+
+    def _still_off(self) -> list[str]:
+        ece = self.method(self.winner).ece
+        if ece.low < STILL_OFF:
+            return []
+        return [
+            f"Even so its calibration error is {ece.low:.3f} to {ece.high:.3f}: was the model trained with "
+            "class weights, an alpha, label smoothing or another gamma that the objective does not have?"
+        ]
 
     def _why_psi_harms(self) -> str:
         assert self.psi_gap is not None

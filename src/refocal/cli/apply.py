@@ -112,3 +112,4 @@ def _run(args: argparse.Namespace) -> None:
     columns = new[0] if len(new) == 1 else f"{new[0]} ... {new[-1]}"
     speed = f"{n / max(seconds, 1e-9):,.0f} rows/s"
     print(f"{args.output}: {n:,} rows with {columns}, from {shown(made[0].scores.columns)} ({speed})")
+    print(f"by {done['method']} of {objective}")

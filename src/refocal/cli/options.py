@@ -22,6 +22,11 @@ ONE_COLUMN = (
     "without alpha. A sigmoid head that was trained with an alpha needs --sigmoid and its --alpha"
 )
 
+NO_ALPHA = (
+    "no --alpha was said: ones and zeros are taken to have had the same weight. Detectors are mostly trained "
+    "with --alpha 0.25; --alpha 0.5 is the same as none, and says so"
+)
+
 FORMATS = ("csv", "csv.gz", "tsv", "tsv.gz", "parquet", "arrow", "npy", "npz")
 
 FILES = """\
@@ -163,10 +168,17 @@ def note_one_column(args: argparse.Namespace, n_columns: int) -> str | None:
 
     Who gives a gamma for each of two classes means a softmax, and is told nothing.
     """
+    note_alpha(args)
     if not isinstance(args.gamma, float) or args.sigmoid or n_columns != 1:
         return None
     log.warning("%s", ONE_COLUMN)
     return ONE_COLUMN
+
+
+def note_alpha(args: argparse.Namespace) -> None:
+    """Say that no alpha was said for a loss on a sigmoid: most libraries have 0.25 by default."""
+    if args.sigmoid and args.gamma is not None and args.alpha is None:
+        log.warning("%s", NO_ALPHA)
 
 
 def as_binary(objective: Objective | None) -> Objective | None:
@@ -204,7 +216,12 @@ def read_json(path: str, make: Callable[[dict[str, Any]], T], what: str) -> T:
             raise ValueError(f"it holds a {type(fields).__name__}")
         return make(fields)
     except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}") from error
+        hint = (
+            ""
+            if what == "an objective"
+            else "; `refocal choose -o` writes it, and the page of a report offers it"
+        )
+        raise ValueError(f"cannot read {path}: {error.strerror}{hint}") from error
     except KeyError as error:
         raise ValueError(f"{path} must hold {what}: {error} is missing") from error
     except (ValueError, TypeError, AttributeError, RecursionError) as error:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from refocal.cli.options import read_json
+from refocal.cli.options import log, read_json
 
 if TYPE_CHECKING:
     from refocal import Selection
@@ -66,6 +66,7 @@ def order_of(
     Raises:
         InputError: If they are not as many, or their names do not tell which is which.
     """
+    from refocal.objectives.base import n_classes_of
     from refocal.scoring import InputError, class_names
 
     n, fitted = len(scores.columns), link.method(link.winner).columns
@@ -76,6 +77,12 @@ def order_of(
         columns = "1 column" if n == 1 else f"{n} columns"
         raise InputError(f"--scores names {columns}, {saved.path} has {fitted} {what}")
     if not saved.classes and not saved.columns:
+        if n_classes_of(link.objective) and not all(name.isdecimal() for name in scores.classes):
+            log.warning(
+                "%s does not name its classes: the numbers of each are taken in the order of the columns, %s",
+                saved.path,
+                ", ".join(scores.classes),
+            )
         return None
     there = class_names(saved.columns) if saved.columns else []
     pairs = ((said, saved.classes), (scores.classes, there), (scores.classes, saved.classes), (said, there))

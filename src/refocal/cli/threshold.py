@@ -6,7 +6,7 @@ import argparse
 import math
 from typing import Any
 
-from refocal.cli.options import add_command, add_objective, link_of, number
+from refocal.cli.options import add_command, add_objective, link_of, note_alpha, number
 from refocal.cli.printing import table, to_json
 
 
@@ -41,8 +41,13 @@ def _run(args: argparse.Namespace) -> None:
 
     from refocal import Selection, score_threshold
 
+    if isinstance(args.gamma, tuple) and not args.sigmoid:
+        raise ValueError(
+            "--gamma must be one number, or say --sigmoid: several are those of the labels of sigmoids"
+        )
     args.sigmoid = args.sigmoid or args.gamma is not None
     link = link_of(args)
+    note_alpha(args)
     if link is None:
         raise ValueError("--gamma, --objective or --calibration must say what the model was trained with")
     chosen = link if isinstance(link, Selection) else None

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from refocal import __version__
+from refocal.calibration import Selection
 from refocal.extras import needs
 from refocal.metrics.intervals import wilson
 from refocal.report.numbers import Diagram, Grid, Numbers
@@ -116,7 +117,7 @@ def _view(numbers: Numbers, prefix: str, name: str) -> dict[str, Any]:
         "after_is_advice": winner is not None and winner.name == n.after_name,
         "gamma_zero": "the scores as they are" if zero_is_raw else "psi without focusing",
         "shown_classes": _shown(n),
-        "choice_url": "" if selection is None else _data_url(json.dumps(selection.to_dict())),
+        "choice_url": "" if selection is None else _data_url(json.dumps(_saved(n, selection))),
         "before_chart": charts.reliability(f"{prefix}before", n.before, "Scores as they are", axes, "raw"),
         "after_chart": None
         if n.after is None
@@ -138,6 +139,13 @@ def _view(numbers: Numbers, prefix: str, name: str) -> dict[str, Any]:
         ),
         "summary": _summary(n),
     }
+
+
+def _saved(n: Numbers, selection: Selection) -> dict[str, Any]:
+    """Return what the page offers as choice.json: `refocal apply` goes by names of classes."""
+    names = [each.name for each in n.classes]
+    by_number = n.task == "binary" or all(name.isdecimal() for name in names)
+    return selection.to_dict() | ({} if by_number else {"classes": names})
 
 
 def _shown(n: Numbers) -> list[Any]:

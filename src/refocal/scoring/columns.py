@@ -54,7 +54,8 @@ def find_scores(
 ) -> Scores:
     """Return the score columns.
 
-    Names that end in numbers 0..K-1 are taken in the order of these numbers, wherever they stand.
+    What a pattern takes, with names that end in numbers 0..K-1, comes in the order of these numbers, wherever
+    they stand; names that are listed stay in their order.
 
     Args:
         source: The file.
@@ -85,7 +86,7 @@ def find_scores(
     _check_alike(source, [name for name in columns if name not in said], columns)
     classes = class_names(columns)
     numbers = {name: i for i, name in enumerate(map(str, range(len(columns))))}
-    if set(classes) == set(numbers):
+    if set(classes) == set(numbers) and not said.issuperset(columns):
         columns = sorted(columns, key=lambda c: numbers[classes[columns.index(c)]])
         classes = class_names(columns)
     return Scores(tuple(columns), tuple(classes))
