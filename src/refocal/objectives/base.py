@@ -284,9 +284,7 @@ def objective_from_dict(fields: Mapping[str, Any]) -> Objective:
     arguments = dict(fields)
     name = arguments.pop("objective", None)
     if isinstance(name, Mapping):
-        raise ValueError(
-            "objective must be the name of a class, got a dictionary: this is a saved choice, see `Selection`"
-        )
+        raise ValueError("objective must be the name of a class, got a dictionary: this is a saved choice")
     if name not in Objective.kinds:
         raise ValueError(
             f"objective must be one of {', '.join(Objective.kinds)}, got {name!r}; if it is a class of your "
