@@ -56,7 +56,7 @@ def _add_tabular_options(parser: argparse.ArgumentParser) -> None:
     add("--epochs", type=int, default=50, metavar="N", help="(default: 50)")
     add("--task", default="paper", help="paper: as published; original: the files as they are")
     add("--train-fraction", type=float, metavar="P", help="(default: the given split, or 0.5)")
-    add("--scaling", default="auto", help="of the features: auto, standard, minmax, pixels or none")
+    add("--scaling", default="auto", help="of the features: auto, whole, standard, minmax, pixels or none")
     add("--weight-decay", type=float, metavar="W", help="(default: 0; the paper's text: 0.001)")
     add("--seed", type=int, default=0)
     add(

@@ -113,6 +113,18 @@ def test_features_are_scaled_by_the_training_part(folder, scaling):
     assert np.isfinite(scaled).all()
 
 
+def test_the_published_scaling_is_by_all_rows_of_which_some_are_for_testing(folder):
+    experiment, data = Experiment("vehicle").load()
+    assert experiment.scaling == "whole"
+    x = torch.from_numpy(data.X)
+    trial, test = split(experiment, x, 0, None)
+    scaled = ((x - trial.center) / trial.scale).numpy()
+    np.testing.assert_allclose(scaled.mean(0), 0, atol=1e-5)
+    np.testing.assert_allclose(scaled.std(0), 1, rtol=1e-5)
+    assert np.abs(scaled[trial.rows.numpy()].mean(0)).max() > 0.01  # which the training part alone is not
+    assert len(test) == len(x) // 2
+
+
 def test_images_with_a_split_of_their_own(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     x, y = rng.integers(256, size=(60, 2, 2), dtype=np.uint8), np.arange(60) % 2

@@ -24,7 +24,7 @@ from refocal.extras import needs
 from refocal.objectives import Objective
 
 MODELS = ("linear", "mlp")
-SCALINGS = ("auto", "standard", "minmax", "pixels", "none")
+SCALINGS = ("auto", "whole", "standard", "minmax", "pixels", "none")
 METHODS = ("raw", "psi", "ts_nll", "ts_fl", "psi_ts_fl")
 METRICS = ("ece", "classwise_ece", "nll", "error")
 BINNED = ("ece", "classwise_ece")
@@ -106,8 +106,9 @@ class Experiment:
         task: "paper" for the published version of the problem, "original" for the file as it is.
         train_fraction: Of the rows; the others are for testing. None: the test rows that the data come
             with, and half of the rows where they have none.
-        scaling: Of the features, by the training part: "standard", "minmax" to [0, 1], "pixels" from 0..255
-            to [0, 1], or "none". "auto": "pixels" for images, "standard" for tables.
+        scaling: Of the features: "standard" (mean 0, variance 1) or "minmax" (to [0, 1]) by the training part,
+            "whole" (as "standard", but by all rows, those for testing too: what the published tables fit),
+            "pixels" from 0..255 to [0, 1], or "none". "auto": "pixels" for images, "whole" for tables.
         recipe: How to train.
         n_bins: Of the calibration errors: one number, or several that are all measured.
         seed: Of all trials.
@@ -188,7 +189,7 @@ class Experiment:
         x, y, x_test, y_test = found.X, found.y, found.X_test, found.y_test
         scaling = self.scaling
         if scaling == "auto":
-            scaling = "pixels" if x.ndim > 2 else "standard"
+            scaling = "pixels" if x.ndim > 2 else "whole"
         fraction = self.train_fraction
         if x_test is None or y_test is None:
             fraction = fraction or 0.5

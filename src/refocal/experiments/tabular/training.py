@@ -129,7 +129,7 @@ def split(experiment: Experiment, x: Tensor, number: int, n_given: int | None) -
         order = torch.randperm(len(x), generator=torch.Generator().manual_seed(split_seed))
         n_train = min(len(x) - 1, max(1, round((experiment.train_fraction or 0.5) * len(x))))
     rows, test = order[:n_train], order[n_train:]
-    center, scale = _scaling(x[rows], experiment.scaling)
+    center, scale = _scaling(x if experiment.scaling == "whole" else x[rows], experiment.scaling)
     return Trial(rows, center, scale, model_seed), test
 
 
