@@ -39,9 +39,7 @@ def test_a_search_logs_every_configuration_and_cell(folder, capsys, monkeypatch)
     # 2 decays x 2 models x (18 numbers of bins x 3 cells of ECE + 2 of errors).
     assert len(rows) == 2 * 2 * (18 * 3 + 2)
     assert {row["weight_decay"] for row in rows} == {"0", "0.001"}
-    assert {(row["dataset"], row["task"], row["scaling"]) for row in rows} == {
-        ("vehicle", "paper", "standard")
-    }
+    assert {(row["dataset"], row["task"], row["scaling"]) for row in rows} == {("vehicle", "paper", "whole")}
     assert None not in rows[0]  # as many names as values
     row = next(r for r in rows if (r["model"], r["n_bins"], r["method"]) == ("mlp", "17", "FL-2-psi"))
     (run,) = (
@@ -64,9 +62,25 @@ def test_a_search_logs_every_configuration_and_cell(folder, capsys, monkeypatch)
     text = (out / "search.md").read_text()
     assert "4 configurations on the 1 data sets of which all of them are done (vehicle)" in text
     assert "| 0.9 | 0.001 | " in text
-    assert "## The weight decay of the text, half split" in text
+    assert "## The weight decay of the text, half split, scaling whole" in text
+    assert "## The scaling of the features" not in text  # there is one only
     assert main(["reproduce", "tabular", "--search", "--report", "--out", str(out)]) == 0
     assert (out / "search.md").read_text() == text
+    one = ["--train-fraction", "0.5", "--weight-decay", "0", "--scaling", "standard"]
+    assert main([*command, *one]) == 0
+    text = (out / "search.md").read_text()
+    (line,) = (
+        line for line in text.split("## The scaling of the features")[1].splitlines() if line[:6] == "| all "
+    )
+    with open(out / "search.csv", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["weight_decay"] + row["train_fraction"] == "00.5"]
+    told = line.split("|")[3:-1]
+    for scaling, (cells, _, error, _) in (("standard", told[:4]), ("whole", told[4:])):
+        of = [row for row in rows if row["scaling"] == scaling]
+        ours = [row["strict"] == "1" for row in of if row["n_bins"] == "15"]
+        assert cells.strip() == f"{sum(ours)} of {len(ours)}"
+        ours = [row["strict"] == "1" for row in of if row["metric"] == "error"]
+        assert error.strip() == f"{sum(ours)} of {len(ours)}"
 
 
 def test_the_bins_of_a_run_are_those_of_the_metric(folder):

@@ -18,7 +18,7 @@ class Source:
         n_classes: Of the version that is meant.
         openml: Its number on OpenML; None where no number is certain.
         where: In words, where the data come from if not from OpenML.
-        sha256: Of the file that the published results were made with.
+        sha256: Of the file that our results were made with, unless the notes name another.
         kind: "tabular" for the paper's 30 small sets (MNIST and its like too), "image" for the ResNet sets.
         partial: That file has only a part of the rows: its results are shown, but not judged.
         codes: Categorical columns with numbers as levels keep these numbers; otherwise they become one-hot.

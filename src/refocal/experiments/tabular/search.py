@@ -1,4 +1,4 @@
-"""The search behind the protocol: which split, weight decay and number of bins fit the published tables.
+"""The search behind the protocol: which split, weight decay, scaling and bins fit the published tables.
 
 Every configuration is trained on every data set and measured with 8 to 25 bins; every cell, with its distance
 from the published one, is a row of ``search.csv``.
@@ -187,22 +187,25 @@ def _summary(found: Sequence[Found], scan: Sequence[Found], made: str) -> str:
     for f in found:
         for cell in f.cells:
             done.setdefault(cell.dataset, set()).add((f.config, cell.model))
-    # A data set of which some configurations are missing would tilt the comparison.
-    configs = [Config(p, w, "standard") for p in FRACTIONS for w in DECAYS]
-    whole = [d for d, of in done.items() if all((c, model) in of for c in configs for model in MODELS)]
-    trials = sorted({f.trials[d] for f in found for d in whole if d in f.trials})
     text = [
         "# The search behind the tabular protocol",
         "",
         "Strict: |difference| <= 3 sqrt(SD_paper^2 / 10 + SD_ours^2 / trials). z: difference over that root. "
         "Points: mean absolute difference. Clear verdicts: whether psi helps, where the paper is clear about "
         f"it. `search.csv` has every cell of every configuration, with {SCANNED[0]} to {SCANNED[-1]} bins. "
+        'Features have mean 0 and variance 1 by the training part ("standard") or by all rows ("whole"). '
         f"{made}",
         "",
     ]
-    if whole:
+    for around in (PROTOCOL, CLEAN):
+        configs = [around._replace(train_fraction=p, weight_decay=w) for p in FRACTIONS for w in DECAYS]
+        # A data set of which some configurations are missing would tilt the comparison.
+        whole = [d for d, of in done.items() if all((c, model) in of for c in configs for model in MODELS)]
+        if not whole:
+            continue
+        trials = sorted({f.trials[d] for f in found for d in whole if f.config in configs and d in f.trials})
         text += [
-            "## Split and weight decay",
+            f"## Split and weight decay, scaling {around.scaling}",
             "",
             f"{len(configs)} configurations on the {len(whole)} data sets of which all of them are done "
             f"({', '.join(whole)}), linear and one hidden layer, {' or '.join(map(str, trials))} trials.",
@@ -211,10 +214,12 @@ def _summary(found: Sequence[Found], scan: Sequence[Found], made: str) -> str:
             "",
             "### Number of bins, half split, no weight decay, the same data sets",
             "",
-            *_bins_table([_within(f, whole) for f in found if f.config == PROTOCOL]),
+            *_bins_table([_within(f, whole) for f in found if f.config == around]),
             "",
         ]
-    text += _text_table(found, scan)
+    text += _scaling_table([*scan, *found])
+    for around in (PROTOCOL, CLEAN):
+        text += _text_table(found, around)
     if scan:
         here = list(dict.fromkeys(cell.dataset for f in scan for cell in f.cells))
         parts = {
@@ -231,7 +236,9 @@ def _summary(found: Sequence[Found], scan: Sequence[Found], made: str) -> str:
     return "\n".join(text)
 
 
-PROTOCOL = Config(0.5, 0.0, "standard")
+PROTOCOL = Config(0.5, 0.0, "whole")
+CLEAN = PROTOCOL._replace(scaling="standard")
+"""The same without a look at the rows for testing."""
 TEXT_DECAY = 0.001
 
 
@@ -254,19 +261,52 @@ def _grid_table(found: Mapping[Config, Mapping[int | None, Found]]) -> list[str]
     return markdown_table(header, rows)
 
 
-def _text_table(found: Sequence[Found], scan: Sequence[Found]) -> list[str]:
+def _scaling_table(found: Sequence[Found]) -> list[str]:
+    """Compare features scaled by the training part with those scaled by all rows, half split."""
+    of = {config: _cells(found, config) for config in (CLEAN, PROTOCOL)}
+    shared = sorted(of[CLEAN].keys() & of[PROTOCOL].keys())
+    if not shared:
+        return []
+    rows = [(*key, *(told for config in of for told in _told_both(of[config][key]))) for key in shared]
+    every = {config: [cell for key in shared for cell in of[config][key]] for config in of}
+    rows.append(("all", "", *(told for config in of for told in _told_both(every[config]))))
+    names = [
+        f"{config.scaling}: {what}" for config in of for what in ("ECE strict", "rms z", "errors", "rms z")
+    ]
+    return [
+        "## The scaling of the features, half split, no weight decay, 15 bins",
+        "",
+        *markdown_table(["data set", "model", *names], rows),
+        "",
+    ]
+
+
+def _cells(found: Iterable[Found], config: Config) -> dict[tuple[str, str], list[Judged]]:
+    """Return the cells (ECE with 15 bins, error) of a configuration by data set and model."""
+    of: dict[tuple[str, str], list[Judged]] = {}
+    for f in found:
+        if f.config == config and f.n_bins in (15, None):
+            for cell in f.cells:
+                of.setdefault((cell.dataset, cell.model), []).append(cell)
+    return of
+
+
+def _told_both(cells: Sequence[Judged]) -> tuple[str, ...]:
+    """Return strict and rms z of the ECEs, then of the errors."""
+    parts = [[cell for cell in cells if cell.metric == metric] for metric in ("ece", "error")]
+    return tuple(told for part in parts for told in (_fraction(part), f"{_rms(part):.2f}"))
+
+
+def _text_table(found: Sequence[Found], around: Config) -> list[str]:
     """Compare the weight decay of the text with none, on all data sets that were trained with it."""
-    text = PROTOCOL._replace(weight_decay=TEXT_DECAY)
-    sets = list(dict.fromkeys(cell.dataset for f in found if f.config == text for cell in f.cells))
     both = []
-    for config, some in ((PROTOCOL, [*scan, *found]), (text, found)):
-        # The study's own runs, which have more trials, go first.
+    for config in (around, around._replace(weight_decay=TEXT_DECAY)):
         of: dict[tuple[Any, ...], tuple[Judged, list[Verdict]]] = {}
-        for f in (f for f in some if f.config == config and f.n_bins is not None):
+        for f in (f for f in found if f.config == config and f.n_bins is not None):
             for cell in f.cells:
                 signs = [v for v in f.verdicts if (v.dataset, v.model, v.method) == cell[:2] + cell[3:4]]
-                of.setdefault((f.n_bins, cell.dataset, cell.model, cell.method), (cell, signs))
-        both.append({key: value for key, value in of.items() if key[1] in sets})
+                of[f.n_bins, cell.dataset, cell.model, cell.method] = (cell, signs)
+        both.append(of)
     shared = both[0].keys() & both[1].keys()
     if not shared:
         return []
@@ -275,12 +315,12 @@ def _text_table(found: Sequence[Found], scan: Sequence[Found]) -> list[str]:
         for n in (10, 15):
             picked = [value for key, value in one.items() if key in shared and key[0] == n]
             cells, signs = [cell for cell, _ in picked], [v for _, some in picked for v in some]
-            whole = Found(PROTOCOL, n, {}, cells, signs)
+            whole = Found(around, n, {}, cells, signs)
             rows.append((f"{decay:g}", n, *_told(whole), _clear(whole)))
     names = sorted({key[1] for key in shared})
     header = ["weight decay", "bins", "strict", "mean z", "rms z", "points", "clear verdicts"]
     return [
-        "## The weight decay of the text, half split",
+        f"## The weight decay of the text, half split, scaling {around.scaling}",
         "",
         f"{len(names)} data sets: {', '.join(names)}.",
         "",

@@ -88,6 +88,7 @@ PAPER_TASKS = {
     "waveform": Task("waveform-21", positive=(2,)),
     "splice": Task("splice-binary"),
     "mushroom": Task("mushroom", missing=(51,)),
+    "adult": Task("adult", missing=(6, 38, 66)),
 }
 
 
@@ -106,8 +107,8 @@ class Experiment:
         task: "paper" for the published version of the problem, "original" for the file as it is.
         train_fraction: Of the rows; the others are for testing. None: the test rows that the data come
             with, and half of the rows where they have none.
-        scaling: Of the features: "standard" (mean 0, variance 1) or "minmax" (to [0, 1]) by the training part,
-            "whole" (as "standard", but by all rows, those for testing too: what the published tables fit),
+        scaling: Of the features: "standard" (mean 0, variance 1) or "minmax" (to [0, 1]) by the training
+            part; "whole", as "standard", but by all rows, those for testing too: the published tables fit it;
             "pixels" from 0..255 to [0, 1], or "none". "auto": "pixels" for images, "whole" for tables.
         recipe: How to train.
         n_bins: Of the calibration errors: one number, or several that are all measured.
