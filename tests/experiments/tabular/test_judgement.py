@@ -129,16 +129,16 @@ def test_boldface_and_errors_are_counted():
 
 
 def test_groups_tell_a_confirmation_from_a_search():
-    assert groups_of(["letter", "mnist", "adult"]) == {
+    assert groups_of(["letter", "mnist", "magic"]) == {
         "protocol searched by it": ["letter"],
         "version chosen by it": ["mnist"],
-        "confirmed on it": ["adult"],
+        "confirmed on it": ["magic"],
     }
-    rows = {name: {"CE": cell(1.0, 0.1, 1.0, 0.1)} for name in ("banana", "adult", "letter", "coil20")}
+    rows = {name: {"CE": cell(1.0, 0.1, 1.0, 0.1)} for name in ("banana", "magic", "letter", "coil20")}
     groups = judgement([table(rows)], [], list(rows))["ece_by_group"]
     assert groups["bins found by it"]["cells"] == 1  # banana
     assert groups["bins confirmed on it"]["cells"] == 3
-    assert groups["neither bins, protocol nor version by it"]["cells"] == 1  # adult
+    assert groups["neither bins, protocol nor version by it"]["cells"] == 1  # magic
 
 
 def test_claims_are_counted():

@@ -88,7 +88,6 @@ PAPER_TASKS = {
     "waveform": Task("waveform-21", positive=(2,)),
     "splice": Task("splice-binary"),
     "mushroom": Task("mushroom", missing=(51,)),
-    "adult": Task("adult", missing=(6, 38, 66)),
 }
 
 
