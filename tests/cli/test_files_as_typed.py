@@ -1,12 +1,15 @@
 """What a newcomer types with files of their own: no number that is silently wrong, and errors that help."""
 
+import gzip
 import io
+import itertools
 import json
 import shutil
 import sys
 
 import numpy as np
 import pandas
+import pyarrow as pa
 import pytest
 
 import refocal
@@ -276,13 +279,23 @@ def test_formats_are_asked_for_by_option(here, capsys):
     )
 
 
+@pytest.fixture(params=[1, 2])
+def threads(request):
+    """The threads of pyarrow: as many as cores, unless OMP_NUM_THREADS says another number."""
+    before = pa.cpu_count()
+    pa.set_cpu_count(request.param)
+    yield request.param
+    pa.set_cpu_count(before)
+
+
 @pytest.mark.parametrize("row", [0, 7, 250_000])
-def test_rows_are_counted_from_0_in_each_error(row, here, capsys):
-    """A short line is found by another library, which counts in its own way."""
+def test_rows_are_counted_from_0_in_each_error(row, threads, here, capsys):
+    """A short line is found by another library, which counts in its own way, and with one thread only."""
     good = "0.5,0.25\n"
-    for bad in ("1.5\n", "word,1.5\n"):
-        (here / "new.csv").write_text(f"a,b\n{good * row}{bad}{good}")
-        error = typed("apply new.csv out.csv --scores a b --logits --gamma 2", capsys, 2)
+    for bad, end in itertools.product(("1.5\n", "word,1.5\n"), ("csv", "csv.gz")):
+        content = f"a,b\n{good * row}{bad}{good}".encode()
+        (here / f"new.{end}").write_bytes(gzip.compress(content) if end == "csv.gz" else content)
+        error = typed(f"apply new.{end} out.csv --scores a b --logits --gamma 2", capsys, 2)
         assert f"row {row}" in error
         assert "#" not in error.replace("column #", "")
 

@@ -103,3 +103,23 @@ def test_what_is_chosen_may_still_not_be_calibrated():
     assert "was the model trained with class weights, an alpha" in forgotten.sentence
     right = refocal.choose_calibration(logits, labels, spec, n_resamples=50)
     assert "Even so" not in right.sentence
+
+
+def test_percentages_and_rounded_probabilities_are_called_what_they_are(files, capsys, tmp_path):
+    probs = refocal.Focal(2.0).posterior(files)
+    for name, rows in (("percent.csv", 100 * probs), ("rounded.csv", np.round(probs, 2))):
+        np.savetxt(name, rows, "%.10g", ",", header="p_0,p_1,p_2", comments="")
+    np.savetxt("one.csv", 100 * probs[:, 1], "%.10g", header="p_1", comments="")
+    scores = "--scores p_0 p_1 p_2 --gamma 2"
+    for said in ("", " --probs"):
+        code, _, text = run(capsys, f"apply percent.csv out.csv {scores}{said}")
+        assert code == 2
+        assert "each row sums to about 100: these look like percentages, divide them by 100" in text
+        assert "--logits" not in text.split(";")[-1]
+    code, _, text = run(capsys, f"apply rounded.csv out.csv {scores} --probs")
+    assert code == 2
+    assert "sums to 1 within 0.0" in text
+    assert "rounded probabilities, write them with more digits, or divide each row by its sum" in text
+    code, _, text = run(capsys, "apply one.csv out.csv --scores p_1 --sigmoid --gamma 2 --probs")
+    assert code == 2
+    assert "look like percentages, divide them by 100, or like logits" in text

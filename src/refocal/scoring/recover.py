@@ -18,6 +18,8 @@ Kind: TypeAlias = Literal["logits", "probs"]
 
 TOLERANCE = 1e-3
 """How far the sum of a row of probabilities may be from 1, as in the metrics."""
+ROUNDED = 0.05
+"""How far it is from 1 at most where probabilities were rounded to two decimals."""
 
 
 @dataclass(frozen=True)
@@ -134,13 +136,25 @@ def look(block: Floats) -> str:
         return "there is no finite value"
     low, high = float(values.min()), float(values.max())
     text = f"values lie between {low:.3g} and {high:.3g}"
+    total = block.sum(axis=0)
+    if low >= 0 and 1 + TOLERANCE < high <= 100:
+        if len(block) == 1:
+            return f"{text}: these look like percentages, divide them by 100, or like logits, say --logits"
+        if np.abs(total - 100).max() <= ROUNDED * 100:
+            return f"{text} and each row sums to about 100: these look like percentages, divide them by 100"
     if low < 0 or high > 1 + TOLERANCE:
         return f"{text}: these look like logits, say --logits"
     if len(block) == 1:
         return f"{text}: these look like probabilities, say --probs"
-    summed = (np.abs(block.sum(axis=0) - 1) <= 10 * TOLERANCE).mean()
+    off = np.abs(total - 1)
+    summed = (off <= 10 * TOLERANCE).mean()
     if summed == 1:
         return f"{text} and each row sums to 1: these look like probabilities, say --probs"
+    if off.max() <= ROUNDED:
+        return (
+            f"{text} and each row sums to 1 within {off.max():.2g}: these look like rounded probabilities, "
+            "write them with more digits, or divide each row by its sum"
+        )
     return (
         f"{text} and {summed:.0%} of the rows sum to 1: these look like probabilities of single labels "
         "(--probs with --sigmoid or --task multilabel), or like logits of a small range (--logits)"

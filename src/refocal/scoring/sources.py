@@ -182,9 +182,13 @@ class CsvSource(Source):
         with reading(path):
             raw = open_input(place, opened)
             self._raw, self._size = raw, _size(raw)
-            self._stream = pa.CompressedInputStream(raw, "gzip") if kind.endswith(".gz") else raw
+            self._gzip = kind.endswith(".gz")
+            self._stream = self._unpacked()
             self._head = self._stream.read(BLOCK)
         super().__init__(path, opened, self._header(path), None)
+
+    def _unpacked(self) -> Any:
+        return pa.CompressedInputStream(self._raw, "gzip") if self._gzip else self._raw
 
     def _header(self, path: str) -> list[str]:
         with reading(path):
@@ -215,14 +219,26 @@ class CsvSource(Source):
             ),
             include_columns=list(columns) if columns is not None else None,
         )
-        stream = pa.PythonFile(_Joined(self._head, self._stream), mode="r")
-        with pa.csv.open_csv(
-            stream,
-            pa.csv.ReadOptions(block_size=BLOCK),
+        try:
+            with self._reader(_Joined(self._head, self._stream), convert) as reader:
+                yield from reader
+        except pa.ArrowInvalid as error:
+            # Several threads do not know which row is broken. One does, and reads once more to say it.
+            if "Row #" in str(error) or not self._raw.seekable():
+                raise
+            self._raw.seek(0)
+            with self._reader(_Joined(b"", self._unpacked()), convert, threads=False) as reader:
+                for _ in reader:
+                    pass
+            raise
+
+    def _reader(self, stream: _Joined, convert: pa.csv.ConvertOptions, *, threads: bool = True) -> Any:
+        return pa.csv.open_csv(
+            pa.PythonFile(stream, mode="r"),
+            pa.csv.ReadOptions(block_size=BLOCK, use_threads=threads),
             pa.csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
             convert,
-        ) as reader:
-            yield from reader
+        )
 
     def whole(self, columns: Sequence[str]) -> list[str]:
         """Return those of the columns whose first values are written as whole numbers."""
