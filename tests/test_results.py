@@ -1,5 +1,6 @@
 """The first page of the results: its files are there, its counts are those of the summaries."""
 
+import csv
 import importlib.util
 import json
 import re
@@ -94,3 +95,52 @@ def test_what_was_not_run_is_said():
         models == {"resnet8"}
     )
     assert ("| CIFAR-100 | **not run**" in TEXT) == (not any(name.startswith("cifar100") for name in sets))
+
+
+def test_the_tabular_page_has_the_counts_of_its_summary():
+    page_text = (FOLDER / "tabular" / "README.md").read_text(encoding="utf-8")
+    judged = json.loads((FOLDER / "tabular" / "summary.json").read_text())["judgement"]
+    fifteen, ten = judged["15"], judged["10"]
+    for metric in ("ece", "error"):
+        told = [f"{of[metric]['strict']} of {of[metric]['cells']}" for of in (fifteen, ten)]
+        assert f"| {metric} cells, strict | {told[0]} | {told[1]} |" in page_text
+        told = [f"{of[metric]['z_mean']}, {of[metric]['z_rms']}" for of in (fifteen, ten)]
+        assert f"| {metric} cells, z: mean, rms | {told[0]} | {told[1]} |" in page_text
+    share = fifteen["ece"]["strict"] / fifteen["ece"]["cells"]
+    assert f"{share:.1%} of the ECE cells".replace("%", " %") in page_text
+    assert share >= 0.95
+    misses = [(cell["dataset"], cell["model"]) for cell in fifteen["not_strict"] if cell["metric"] == "ece"]
+    assert sum(name == "usps" for name, _ in misses) == 6
+    assert misses.count(("adult", "mlp")) == 6
+    assert f"12 of the {len(misses)} misses" in page_text
+    scaling = (FOLDER / "tabular" / "search.md").read_text(encoding="utf-8").split("## The scaling of")[1]
+    (line,) = (line for line in scaling.splitlines() if line.startswith("| all |"))
+    _, _, standard, standard_z, _, _, whole, whole_z, *_ = (x.strip() for x in line.split("|")[1:-1])
+    assert f"| all 24 tables | {standard}, {standard_z} | {whole}, {whole_z} |" in page_text
+    assert f"{standard} by the training part, {whole.split()[0]} by all rows" in TEXT
+
+
+def test_explanations_are_those_of_the_versions():
+    with open(FOLDER / "tabular" / "versions.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+
+    def strict(dataset, version, model, metric="ece"):
+        of = [r for r in rows if (r["dataset"], r["version"], r["model"]) == (dataset, version, model)]
+        found = [r["strict"] == "1" for r in of if r["metric"] == metric]
+        assert found
+        return sum(found)
+
+    assert [strict("USPS", "class 6", model) for model in ("linear", "mlp")] == [6, 7]
+    fitting = [k for k in range(10) if strict("USPS", f"class {k}", "linear", "error") == 4]
+    assert fitting == [0, 6]
+    assert [strict("Adult", "five levels, complete rows", model) for model in ("linear", "mlp")] == [7, 7]
+    errors = [strict("Adult", "five levels, complete rows", model, "error") for model in ("linear", "mlp")]
+    assert sum(errors) == 6
+    assert strict("Adult", "numbers, complete rows", "linear", "error") == 4
+    two = [
+        float(r["mean"])
+        for r in rows
+        if r["version"] in ("waveform-21, 21 features, class 1", "waveform, 21 features, class 1")
+        and (r["model"], r["metric"], r["method"]) == ("linear", "error", "CE")
+    ]
+    assert abs(two[0] - two[1]) == pytest.approx(0.8, abs=0.05)

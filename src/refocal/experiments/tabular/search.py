@@ -217,7 +217,8 @@ def _summary(found: Sequence[Found], scan: Sequence[Found], made: str) -> str:
             *_bins_table([_within(f, whole) for f in found if f.config == around]),
             "",
         ]
-    text += _scaling_table([*scan, *found])
+    every = _by_data_set([*scan, *found])
+    text += _scaling_table(every)
     for around in (PROTOCOL, CLEAN):
         text += _text_table(found, around)
     if scan:
@@ -232,7 +233,7 @@ def _summary(found: Sequence[Found], scan: Sequence[Found], made: str) -> str:
             text += [f"## {title}: {len(sets)}", "", ", ".join(sets) + ".", ""]
             text += [*_bins_table(_joined(scan, sets)), ""]
     text += ["## The best configuration of each data set, ECE with 15 bins", ""]
-    text += [*_best_table([*scan, *found]), ""]
+    text += [*_best_table(every), ""]
     return "\n".join(text)
 
 
@@ -261,40 +262,41 @@ def _grid_table(found: Mapping[Config, Mapping[int | None, Found]]) -> list[str]
     return markdown_table(header, rows)
 
 
-def _scaling_table(found: Sequence[Found]) -> list[str]:
+Cells = dict[tuple[str, str], dict[Config, dict[int | None, list[Judged]]]]
+
+
+def _by_data_set(found: Sequence[Found]) -> Cells:
+    """Return the cells by data set and model, then by configuration and number of bins.
+
+    Of two that are equal, as the study and a search with fewer trials, the first counts.
+    """
+    result: Cells = {}
+    for f in found:
+        cells: dict[tuple[str, str], list[Judged]] = {}
+        for cell in f.cells:
+            cells.setdefault((cell.dataset, cell.model), []).append(cell)
+        for key, some in cells.items():
+            result.setdefault(key, {}).setdefault(f.config, {}).setdefault(f.n_bins, some)
+    return dict(sorted(result.items()))
+
+
+def _scaling_table(of: Cells) -> list[str]:
     """Compare features scaled by the training part with those scaled by all rows, half split."""
-    of = {config: _cells(found, config) for config in (CLEAN, PROTOCOL)}
-    shared = sorted(of[CLEAN].keys() & of[PROTOCOL].keys())
-    if not shared:
+    of = {key: by_config for key, by_config in of.items() if {CLEAN, PROTOCOL} <= by_config.keys()}
+    if not of:
         return []
-    rows = [(*key, *(told for config in of for told in _told_both(of[config][key]))) for key in shared]
-    every = {config: [cell for key in shared for cell in of[config][key]] for config in of}
-    rows.append(("all", "", *(told for config in of for told in _told_both(every[config]))))
-    names = [
-        f"{config.scaling}: {what}" for config in of for what in ("ECE strict", "rms z", "errors", "rms z")
-    ]
+    which = [(config, n) for config in (CLEAN, PROTOCOL) for n in (15, None)]
+    rows: list[tuple[Any, ...]] = []
+    for key, keys in [*((key, [key]) for key in of), (("all", ""), list(of))]:
+        parts = [[cell for k in keys for cell in of[k][config][n]] for config, n in which]
+        rows.append((*key, *(told for part in parts for told in (_fraction(part), f"{_rms(part):.2f}"))))
+    names = [f"{config.scaling}: {'ECE' if n else 'errors'} strict, rms z" for config, n in which]
     return [
         "## The scaling of the features, half split, no weight decay, 15 bins",
         "",
-        *markdown_table(["data set", "model", *names], rows),
+        *markdown_table(["data set", "model", *(n for name in names for n in name.split(", "))], rows),
         "",
     ]
-
-
-def _cells(found: Iterable[Found], config: Config) -> dict[tuple[str, str], list[Judged]]:
-    """Return the cells (ECE with 15 bins, error) of a configuration by data set and model."""
-    of: dict[tuple[str, str], list[Judged]] = {}
-    for f in found:
-        if f.config == config and f.n_bins in (15, None):
-            for cell in f.cells:
-                of.setdefault((cell.dataset, cell.model), []).append(cell)
-    return of
-
-
-def _told_both(cells: Sequence[Judged]) -> tuple[str, ...]:
-    """Return strict and rms z of the ECEs, then of the errors."""
-    parts = [[cell for cell in cells if cell.metric == metric] for metric in ("ece", "error")]
-    return tuple(told for part in parts for told in (_fraction(part), f"{_rms(part):.2f}"))
 
 
 def _text_table(found: Sequence[Found], around: Config) -> list[str]:
@@ -329,20 +331,10 @@ def _text_table(found: Sequence[Found], around: Config) -> list[str]:
     ]
 
 
-def _best_table(found: Sequence[Found]) -> list[str]:
-    """Compare, for each data set and model, the protocol with the nearest of all configurations.
-
-    Of two that are equal, as the study and a search with fewer trials, the first counts.
-    """
-    of: dict[tuple[str, str], dict[Config, dict[int | None, list[Judged]]]] = {}
-    for f in found:
-        cells: dict[tuple[str, str], list[Judged]] = {}
-        for cell in f.cells:
-            cells.setdefault((cell.dataset, cell.model), []).append(cell)
-        for key, some in cells.items():
-            of.setdefault(key, {}).setdefault(f.config, {}).setdefault(f.n_bins, some)
+def _best_table(of: Cells) -> list[str]:
+    """Compare, for each data set and model, the protocol with the nearest of all configurations."""
     rows = []
-    for (dataset, model), by_config in sorted(of.items()):
+    for (dataset, model), by_config in of.items():
         if len(by_config) < 2:
             continue
         nearest = min(by_config, key=lambda c: math.hypot(_rms(by_config[c][15]), _rms(by_config[c][None])))
