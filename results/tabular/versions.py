@@ -82,7 +82,7 @@ def cells(version: Version, trials: int, folder: Path) -> Iterator[tuple[Any, ..
     path = folder / "version.npz"
     np.savez(path, X=x.astype(np.float32), y=y.astype(np.int64))
     for model in models:
-        result = Experiment(str(path), model, trials=tuple(range(trials))).run()
+        result = Experiment(str(path), model, trials=tuple(range(trials)), scaling="whole").run()
         for metric, methods in (("ece", ("raw", "psi")), ("error", ("raw",))):
             values = 100 * np.array(result["metrics"][metric])
             for g, loss in enumerate(("CE", "FL-1", "FL-2", "FL-3")):

@@ -123,6 +123,8 @@ def test_the_published_scaling_is_by_all_rows_of_which_some_are_for_testing(fold
     np.testing.assert_allclose(scaled.std(0), 1, rtol=1e-5)
     assert np.abs(scaled[trial.rows.numpy()].mean(0)).max() > 0.01  # which the training part alone is not
     assert len(test) == len(x) // 2
+    own = Experiment(str(folder / "vehicle.npz")).load()[0]
+    assert own.scaling == "standard"  # a look at the rows for testing is for the paper's data sets alone
 
 
 def test_images_with_a_split_of_their_own(tmp_path, monkeypatch):
