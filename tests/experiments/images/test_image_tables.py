@@ -579,22 +579,41 @@ def test_the_best_gamma_by_depth_and_by_size(tmp_path):
     groups = [measure_group(*item) for item in group_runs(read_runs(tmp_path / "out")).items()]
     assert trends_of(groups[:1]) == []
     depth, size = trends_of(groups)
-    assert (depth.what, list(depth.eces)) == ("depth", [8, 20])
-    assert (size.what, list(size.eces)) == ("training images", [300, 2000])
+    assert (depth.what, list(depth.raw), depth.ends) == ("depth", [8, 20], (8, 20))
+    assert (size.what, list(size.raw), size.ends) == ("training images", [300, 2000], (2000, 300))
     assert depth.name == "depth-mine-2"
     assert size.name == "images-mine-resnet8-2-test_size-100"
-    for trend in (depth, size):
-        for value, gammas in trend.eces.items():
-            assert trend.best[value] == sorted(gammas, key=lambda g, all=gammas: np.mean(all[g]))[0]
     assert depth.best[8] < depth.best[20]
     assert size.best[300] > size.best[2000]
-    left, right = trend_figure(depth).axes
+    assert depth.claims() == {
+        "best gamma": {"larger": 2, "same": 0, "smaller": 0, "trials": 2},
+        "Psi helps less": {"shows": 4, "trials": 4},
+    }
+    assert size.claims()["best gamma"]["larger"] == size.claims()["best gamma"]["trials"] == 1
+    left, middle, right = trend_figure(depth).axes
     assert [line.get_label() for line in left.lines] == ["8", "20"]
-    assert [tuple(part.get_offsets()[0]) for part in right.collections] == list(depth.best.items())
+    assert [tuple(part.get_offsets()[0]) for part in middle.collections] == list(depth.best.items())
+    for ax, gammas in ((left, [0, 1, 2]), (right, [1, 2])):
+        assert [list(line.get_xdata()) for line in ax.lines[:2]] == [gammas, gammas]
+    for i, line in enumerate(right.lines[:2]):  # Psi's ECE minus the raw one, by the bins of the test
+        runs = [r for r in read_runs(tmp_path / "out") if "train_size" not in r.config]
+        runs = [r for r in runs if r.config["model"] == ("resnet8", "resnet20")[i] and r.config["gamma"] == 2]
+        added = []
+        for one in runs:
+            z, y = one.arrays()["test_logits"].astype(float), one.arrays()["test_labels"]
+            added.append(plain_ece(refocal.psi(softmax(z), 2.0), y) - plain_ece(softmax(z), y))
+        assert len(added) == 2
+        assert line.get_ydata()[1] == pytest.approx(np.mean(added), abs=1e-9)
     text = "\n".join(trend_text([depth, size]))
-    assert "| depth | gamma 0 | gamma 1 | gamma 2 | best gamma |" in text
+    assert "| depth | scores | gamma 0 | gamma 1 | gamma 2 | best gamma |" in text
     assert f"(n = 2) | {depth.best[20]:g} |" in text
+    assert "- The best gamma grows from depth 8 to 20: in 2 of 2 trials; the same in 0, smaller in 0." in text
     assert "](images-mine-resnet8-2-test_size-100.png)" in text
+    said = list(summary_text(json.loads(json.dumps(summary_of(groups, [depth, size])))))
+    assert "  The best gamma grows from 2000 training images to 300: in 1 of 1 trials; the same in 0, " in (
+        "\n".join(said)
+    )
+    assert f"; best gamma {depth.best[8]:g}" in said[said.index("depth-mine-2: raw ECE of Standard") + 1]
     (line,) = {
         line
         for group in groups

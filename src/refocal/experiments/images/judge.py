@@ -12,6 +12,7 @@ from refocal.experiments.data import source
 from refocal.experiments.files import published_numbers
 from refocal.experiments.images.measures import BINS, TITLES, Group
 from refocal.experiments.images.study import paper_schedule
+from refocal.experiments.images.trends import Trend, claim_text
 
 PAPER_TRIALS = 10
 
@@ -191,12 +192,13 @@ def bins_matter(group: Group) -> list[str]:
     ]
 
 
-def summary_of(groups: Sequence[Group]) -> dict[str, Any]:
-    """Return what the runs say of the paper, as JSON: errors, directions and their dependence on the bins."""
+def summary_of(groups: Sequence[Group], trends: Sequence[Trend] = ()) -> dict[str, Any]:
+    """Return what the runs say of the paper, as JSON: errors, directions, what depends on bins, trends."""
     return {
         "rule": "strict: |z| <= 3, z = difference / sqrt(published SD^2 / 10 + our SD^2 / trials)",
         "runs": sum(len(group.settings) for group in groups),
         "groups": {group.name: _group_summary(group) for group in groups},
+        "trends": {trend.name: trend.summary() for trend in trends},
     }
 
 
@@ -252,6 +254,12 @@ def summary_text(summary: Mapping[str, Any]) -> Iterator[str]:
             ]
             text = f"  {finding}: {count['shows']} of {count['trials']} trials"
             yield text + (f" ({', '.join(parts)})" if parts else "")
+    for name, trend in summary["trends"].items():
+        yield f"{name}: raw ECE of Standard"
+        for row in trend["values"]:
+            eces = ", ".join(f"{cell['ece']:.4f} (gamma {cell['gamma']:g})" for cell in row["raw"])
+            yield f"  {trend['what']} {row['value']}: {eces}; best gamma {row['best_gamma']:g}"
+        yield from ("  " + line.removeprefix("- ") for line in claim_text(trend))
 
 
 def _cell_text(cell: Mapping[str, Any]) -> str:

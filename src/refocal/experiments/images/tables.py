@@ -57,7 +57,7 @@ def write_report(out: str | os.PathLike[str], report: str | os.PathLike[str] | N
     lines = [line for group in groups for line in report_text(group, groups)] + list(trend_text(trends))
     contents = {
         "README.md": "\n".join(lines).encode() + b"\n",
-        "summary.json": json_bytes(summary_of(groups)),
+        "summary.json": json_bytes(summary_of(groups, trends)),
         "measures.csv": _csv(Measure, ((group.name, row) for group in groups for row in group.measures)),
         "advice.csv": _csv(Advice, ((group.name, row) for group in groups for row in group.advice)),
         "bins.csv": _bins_csv(groups),

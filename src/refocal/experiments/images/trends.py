@@ -1,8 +1,9 @@
-"""The best gamma by the depth of the network and by the number of training images, from runs of Standard."""
+"""What depth and number of training images change: the best gamma, and what Psi does; from Standard."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,28 +20,98 @@ if TYPE_CHECKING:
 
 MOST = len(METHOD_COLORS)
 
+Eces = dict[float, dict[int, float]]
+"""The ECE of each trial, for each gamma."""
+
 
 @dataclass(frozen=True)
 class Trend:
-    """Raw ECEs of Standard for several depths, or for several numbers of training images.
+    """ECEs of Standard for several depths, or for several numbers of training images.
 
     Attributes:
         name: Of its files.
         what: "depth" or "training images".
-        eces: The ECE of each trial, by depth or number, then by gamma.
+        raw: Of the softmax, by depth or number.
+        psi: Of its Psi, likewise.
     """
 
     name: str
     what: str
-    eces: dict[int, dict[float, tuple[float, ...]]]
+    raw: dict[int, Eces]
+    psi: dict[int, Eces]
 
     @property
     def best(self) -> dict[int, float]:
-        """The gamma with the smallest mean ECE, for each depth or number, among those that were run."""
+        """The gamma with the smallest mean raw ECE, for each depth or number, among those that were run."""
         return {
-            value: min(gammas, key=lambda gamma: float(np.mean(gammas[gamma])))
-            for value, gammas in self.eces.items()
+            value: min(eces, key=lambda gamma: float(np.mean(list(eces[gamma].values()))))
+            for value, eces in self.raw.items()
         }
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The two that the paper's claims are counted between: few layers to many, many images to few."""
+        least, most = min(self.raw), max(self.raw)
+        return (least, most) if self.what == "depth" else (most, least)
+
+    def effect(self, value: int) -> Eces:
+        """Return what Psi adds to the ECE of each trial, for each gamma > 0: below 0 where it helps."""
+        return {
+            gamma: {seed: self.psi[value][gamma][seed] - ece for seed, ece in some.items()}
+            for gamma, some in self.raw[value].items()
+            if gamma > 0
+        }
+
+    def best_in_trials(self, value: int) -> dict[int, float]:
+        """Return the gamma with the smallest raw ECE of each trial that has every gamma of this value."""
+        eces = self.raw[value]
+        seeds = set.intersection(*(set(some) for some in eces.values()))
+        return {seed: min(eces, key=lambda gamma: eces[gamma][seed]) for seed in sorted(seeds)}
+
+    def claims(self) -> dict[str, dict[str, int]]:
+        """Return the paper's two claims between the `ends`, as counts of trials that have both.
+
+        The best gamma is compared where both ends have the same gammas: larger (as the paper says), the same
+        or smaller. Psi helps less if what it adds to the ECE is larger, counted for each gamma > 0.
+        """
+        first, last = self.ends
+        found = Counter(larger=0, same=0, smaller=0, trials=0)
+        if self.raw[first].keys() == self.raw[last].keys():
+            before, after = self.best_in_trials(first), self.best_in_trials(last)
+            for seed in before.keys() & after.keys():
+                found["trials"] += 1
+                steps = {1: "larger", 0: "same", -1: "smaller"}
+                found[steps[int(np.sign(after[seed] - before[seed]))]] += 1
+        here, there = self.effect(first), self.effect(last)
+        pairs = [
+            (here[gamma][seed], there[gamma][seed])
+            for gamma in here.keys() & there.keys()
+            for seed in here[gamma].keys() & there[gamma].keys()
+        ]
+        less = {"shows": sum(after > before for before, after in pairs), "trials": len(pairs)}
+        return {"best gamma": dict(found), "Psi helps less": less}
+
+    def summary(self) -> dict[str, Any]:
+        """Return all of it as JSON."""
+        return {
+            "what": self.what,
+            "ends": self.ends,
+            "claims": self.claims(),
+            "values": [
+                {
+                    "value": value,
+                    "best_gamma": self.best[value],
+                    "best_in_trials": list(self.best_in_trials(value).values()),
+                    "raw": [_row(gamma, some) for gamma, some in self.raw[value].items()],
+                    "psi": [_row(gamma, some) for gamma, some in self.psi[value].items()],
+                }
+                for value in self.raw
+            ],
+        }
+
+
+def _row(gamma: float, some: dict[int, float]) -> dict[str, Any]:
+    return {"gamma": gamma, "ece": float(np.mean(list(some.values()))), "trials": len(some)}
 
 
 def trends_of(groups: Iterable[Group]) -> list[Trend]:
@@ -49,63 +120,88 @@ def trends_of(groups: Iterable[Group]) -> list[Trend]:
     A group counts if it has two gammas or more of Standard; a trend has two groups or more. Of machines there
     may be several: their numbers stand beside each other and are not averaged.
     """
-    together: dict[tuple[str, str], dict[int, dict[float, tuple[float, ...]]]] = {}
+    together: dict[tuple[str, str], dict[int, Group]] = {}
     for group in groups:
-        trials = group.trials("ece", "standard", "raw")
-        eces = {gamma: tuple(some.values()) for gamma, some in trials.items()}
-        if len(eces) < 2:
+        if len(group.trials("ece", "standard", "raw")) < 2:
             continue
         model, size = group.config["model"], group.config.get("train_size")
         by_depth = ("depth", group.name.replace(f"-{model}", "", 1))
-        together.setdefault(by_depth, {})[MODELS[model]] = eces
+        together.setdefault(by_depth, {})[MODELS[model]] = group
         if size is not None:
             by_size = ("training images", re.sub(r"-train_size-\d+", "", group.name, count=1))
-            together.setdefault(by_size, {})[size] = eces
-    return [
-        Trend(f"{what.split()[-1]}-{name}", what, dict(sorted(values.items())))
-        for (what, name), values in sorted(together.items())
-        if 2 <= len(values) <= MOST
-    ]
+            together.setdefault(by_size, {})[size] = group
+    trends = []
+    for (what, name), some in sorted(together.items(), key=lambda item: item[0]):
+        if 2 <= len(some) <= MOST:
+            raw, psi = (
+                {value: group.trials("ece", "standard", link) for value, group in sorted(some.items())}
+                for link in ("raw", "psi")
+            )
+            trends.append(Trend(f"{what.split()[-1]}-{name}", what, raw, psi))
+    return trends
 
 
 def trend_text(trends: Sequence[Trend]) -> Iterator[str]:
     """Give the tables of trends, in Markdown."""
     for trend in trends:
-        gammas = sorted({gamma for some in trend.eces.values() for gamma in some})
-        rows = [
-            (
-                value,
-                *(f"{np.mean(some[g]):.4f} (n = {len(some[g])})" if g in some else "-" for g in gammas),
-                f"{trend.best[value]:g}",
-            )
-            for value, some in trend.eces.items()
-        ]
-        yield from [f"# Best gamma by {trend.what}", "", "Raw ECE of Standard, mean over the trials.", ""]
-        head = [trend.what, *(f"gamma {gamma:g}" for gamma in gammas), "best gamma"]
-        yield from markdown_table(head, rows)
-        yield from ["", f"![Best gamma by {trend.what}]({trend.name}.png)", ""]
+        gammas = sorted({gamma for some in trend.raw.values() for gamma in some})
+        rows = []
+        for value in trend.raw:
+            for scores, eces in (("raw", trend.raw[value]), ("Psi", trend.psi[value])):
+                cells = (_cell(list(eces[gamma].values())) if gamma in eces else "-" for gamma in gammas)
+                best = f"{trend.best[value]:g}" if scores == "raw" else ""
+                rows.append((value, scores, *cells, best))
+        yield from [f"# Best gamma by {trend.what}: {trend.name.partition('-')[2]}", ""]
+        yield from ["ECE of Standard, mean over the trials, and the gamma with the smallest raw one.", ""]
+        head = [trend.what, "scores", *(f"gamma {gamma:g}" for gamma in gammas), "best gamma"]
+        yield from [*markdown_table(head, rows), "", *claim_text(trend.summary()), ""]
+        yield from [f"![Best gamma by {trend.what}]({trend.name}.png)", ""]
+
+
+def _cell(eces: Sequence[float]) -> str:
+    return f"{np.mean(eces):.4f} (n = {len(eces)})"
+
+
+def claim_text(summary: dict[str, Any]) -> Iterator[str]:
+    """Give a sentence for each of the paper's claims, from `Trend.summary`."""
+    first, last = summary["ends"]
+    best, less = summary["claims"]["best gamma"], summary["claims"]["Psi helps less"]
+    by_depth = summary["what"] == "depth"
+    between = f"from depth {first} to {last}" if by_depth else f"from {first} training images to {last}"
+    yield (
+        f"- The best gamma grows {between}: in {best['larger']} of {best['trials']} trials; the same in "
+        f"{best['same']}, smaller in {best['smaller']}."
+    )
+    yield (
+        f"- Psi helps less, or does more harm, {between}: in {less['shows']} of {less['trials']} trials "
+        "of gamma > 0."
+    )
 
 
 def trend_figure(trend: Trend) -> Figure:
-    """Return the ECE against gamma, a line for each depth or number, and beside it the best gamma."""
-    figure = new_figure(8.0, 3.4)
-    left, right = figure.subplots(1, 2)
-    for i, (value, gammas) in enumerate(trend.eces.items()):
-        order = sorted(gammas)
+    """Return the raw ECE against gamma, a line for each depth or number; the best gamma; what Psi adds."""
+    figure = new_figure(11.0, 3.4)
+    left, middle, right = figure.subplots(1, 3)
+    for i, value in enumerate(trend.raw):
         look: dict[str, Any] = {"color": METHOD_COLORS[i], "marker": MARKERS[i]}
-        means = [float(np.mean(gammas[gamma])) for gamma in order]
-        left.plot(order, means, label=f"{value}", linestyle=LINE_STYLES[i % len(LINE_STYLES)], **look)
-        points = [(gamma, ece) for gamma in order for ece in gammas[gamma]]
-        left.scatter(*zip(*points, strict=True), s=9, alpha=0.6, **look)
-        right.scatter([value], [trend.best[value]], s=40, **look)
+        line = look | {"label": f"{value}", "linestyle": LINE_STYLES[i % len(LINE_STYLES)]}
+        for ax, eces in ((left, trend.raw[value]), (right, trend.effect(value))):
+            order = sorted(eces)
+            ax.plot(order, [float(np.mean(list(eces[gamma].values()))) for gamma in order], **line)
+            points = [(gamma, ece) for gamma in order for ece in eces[gamma].values()]
+            ax.scatter(*zip(*points, strict=True), s=9, alpha=0.6, **look)
+        middle.scatter([value], [trend.best[value]], s=40, **look)
     left.set_ylim(bottom=0)
     left.legend(fontsize=SMALL, frameon=False, title=trend.what, title_fontsize=SMALL)
     label_axes(left, r"$\gamma$", "raw ECE of Standard", "")
-    right.set_xscale("log")
-    right.set_xticks(list(trend.eces), [str(value) for value in trend.eces])
-    right.minorticks_off()
-    label_axes(right, trend.what, r"best $\gamma$", "")
-    counts = {len(some) for gammas in trend.eces.values() for some in gammas.values()}
+    middle.set_xscale("log")
+    middle.set_xticks(list(trend.raw), [str(value) for value in trend.raw])
+    middle.minorticks_off()
+    middle.set_yticks(sorted({gamma for eces in trend.raw.values() for gamma in eces}))
+    label_axes(middle, trend.what, r"best $\gamma$", "")
+    right.axhline(0, color="black", linewidth=0.8)
+    label_axes(right, r"$\gamma$", r"ECE-$\Psi$ minus ECE-raw", "")
+    counts = {len(some) for eces in trend.raw.values() for some in eces.values()}
     least, most = min(counts), max(counts)
     n = f"{most}" if least == most else f"{least} to {most}"
     figure.supxlabel(f"n = {n} trial{'s' if most > 1 else ''} of each gamma; lines: means", fontsize=SMALL)
