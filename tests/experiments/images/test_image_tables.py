@@ -23,7 +23,7 @@ from refocal.experiments.images.judge import (
 )
 from refocal.experiments.images.measures import measure_group
 from refocal.experiments.images.tables import report_text, write_report
-from refocal.experiments.images.trends import trend_figure, trend_text, trends_of
+from refocal.experiments.images.trends import Comparison, Trend, trend_figure, trend_text, trends_of
 from refocal.experiments.sweeps import machine, read_runs, sweep
 from refocal.experiments.sweeps.origin import machine_text
 
@@ -179,11 +179,11 @@ def test_published_errors():
 def test_the_report(out, group, tmp_path):
     before = {path.name for path in out.iterdir()}
     files = write_report(out, tmp_path)
-    names = ["README.md", "summary.json", "measures.csv", "advice.csv", "bins.csv"]
+    names = ["README.md", "measures.csv", "advice.csv", "bins.csv"]
     names += [
         f"{kind}-cifar10-s-resnet8-60.{end}" for kind in ("reliability", "boxes") for end in ("png", "pdf")
     ]
-    assert [path.name for path in files] == names
+    assert [path.name for path in files] == [*names, "summary.json"]
     assert {path.name for path in out.iterdir()} == before  # nothing is written beside the runs
     text = (tmp_path / "README.md").read_text()
     errors = [100 * run_of(out, "standard", 3.0, seed).result["error"] for seed in (0, 1)]
@@ -579,17 +579,16 @@ def test_the_best_gamma_by_depth_and_by_size(tmp_path):
     groups = [measure_group(*item) for item in group_runs(read_runs(tmp_path / "out")).items()]
     assert trends_of(groups[:1]) == []
     depth, size = trends_of(groups)
-    assert (depth.what, list(depth.raw), depth.ends) == ("depth", [8, 20], (8, 20))
-    assert (size.what, list(size.raw), size.ends) == ("training images", [300, 2000], (2000, 300))
+    assert (depth.what, list(depth.raw)) == ("depth", [8, 20])
+    assert (size.what, list(size.raw)) == ("training images", [300, 2000])
     assert depth.name == "depth-mine-2"
     assert size.name == "images-mine-resnet8-2-test_size-100"
     assert depth.best[8] < depth.best[20]
     assert size.best[300] > size.best[2000]
-    assert depth.claims() == {
-        "best gamma": {"larger": 2, "same": 0, "smaller": 0, "trials": 2},
-        "Psi helps less": {"shows": 4, "trials": 4},
-    }
-    assert size.claims()["best gamma"]["larger"] == size.claims()["best gamma"]["trials"] == 1
+    (claim,) = depth.comparisons()
+    assert claim == Comparison(8, 20, (0.0, 1.0, 2.0), larger=2, same=0, smaller=0, less=4, pairs=4)
+    (claim,) = size.comparisons()
+    assert (claim.first, claim.last, claim.larger, claim.trials) == (2000, 300, 1, 1)
     left, middle, right = trend_figure(depth).axes
     assert [line.get_label() for line in left.lines] == ["8", "20"]
     assert [tuple(part.get_offsets()[0]) for part in middle.collections] == list(depth.best.items())
@@ -607,12 +606,11 @@ def test_the_best_gamma_by_depth_and_by_size(tmp_path):
     text = "\n".join(trend_text([depth, size]))
     assert "| depth | scores | gamma 0 | gamma 1 | gamma 2 | best gamma |" in text
     assert f"(n = 2) | {depth.best[20]:g} |" in text
-    assert "- The best gamma grows from depth 8 to 20: in 2 of 2 trials; the same in 0, smaller in 0." in text
+    assert "- The best gamma (of 0, 1, 2) grows from depth 8 to 20: in 2 of 2 trials; the same in 0, " in text
     assert "](images-mine-resnet8-2-test_size-100.png)" in text
     said = list(summary_text(json.loads(json.dumps(summary_of(groups, [depth, size])))))
-    assert "  The best gamma grows from 2000 training images to 300: in 1 of 1 trials; the same in 0, " in (
-        "\n".join(said)
-    )
+    line = "  The best gamma (of 0, 1, 2) grows from 2000 training images to 300: in 1 of 1 trials; the same "
+    assert line in "\n".join(said)
     assert f"; best gamma {depth.best[8]:g}" in said[said.index("depth-mine-2: raw ECE of Standard") + 1]
     (line,) = {
         line
@@ -623,3 +621,127 @@ def test_the_best_gamma_by_depth_and_by_size(tmp_path):
     args = parser().parse_args(shlex.split(line)[1:])
     assert (args.train_size, args.test_size) == (300, 100)
     assert all(cell.published is None for group in groups for cell in judge_errors(group))
+
+
+def trend(raw, what="depth"):
+    psi = {
+        v: {g: {s: ece / 2 for s, ece in some.items()} for g, some in eces.items()} for v, eces in raw.items()
+    }
+    return Trend("it", what, raw, psi)
+
+
+def test_trials_that_a_gamma_lacks_do_not_make_another_one_best():
+    """Trial 0 is easy; gamma 1 was not run in it, but is better in the trial that both have."""
+    it = trend({8: {0.0: {0: 0.05, 1: 0.21}, 1.0: {1: 0.19}}, 20: {0.0: {0: 0.1}, 1.0: {1: 0.1}}})
+    assert it.best == {8: 1.0, 20: None}
+    assert it.comparisons()[0].trials == 0
+    text = "\n".join(trend_text([it]))
+    assert "| 20 | raw | 0.1000 (n = 1) | 0.1000 (n = 1) | - |" in text
+    assert "The best gamma from depth 8 to 20 cannot be compared: no trial has two gammas of both" in text
+
+
+def test_a_depth_that_has_just_begun_hides_no_other():
+    full = {0.0: {0: 0.1, 1: 0.1}, 1.0: {0: 0.2, 1: 0.2}, 2.0: {0: 0.3, 1: 0.05}}
+    deep = {0.0: {0: 0.3, 1: 0.3}, 1.0: {0: 0.2, 1: 0.2}, 2.0: {0: 0.1, 1: 0.1}}
+    it = trend({8: full, 20: deep, 44: {0.0: {0: 0.3}, 1.0: {0: 0.1}}})
+    claims = [(c.first, c.last, c.gammas, c.larger, c.same, c.smaller) for c in it.comparisons()]
+    assert claims == [
+        (8, 20, (0.0, 1.0, 2.0), 1, 1, 0),
+        (20, 44, (0.0, 1.0), 0, 1, 0),
+        (8, 44, (0.0, 1.0), 1, 0, 0),
+    ]
+    # Psi halves every ECE here, so it helps more where the raw ECE is larger.
+    first = it.comparisons()[0]
+    assert (first.less, first.pairs) == (1, 4)
+    sizes = trend({100: full, 900: deep}, "training images").comparisons()
+    assert [(c.first, c.last, c.larger, c.same, c.smaller) for c in sizes] == [(900, 100, 0, 1, 1)]
+
+
+def test_a_trend_is_of_one_data_set_and_needs_no_second_machine(tmp_path):
+    """Two files of one name are two data sets; a run with more threads leaves the trend where it was."""
+
+    def run(config):
+        result, arrays = minimiser_run(config)
+        threads = 2 if (config["model"], config["seed"]) == ("resnet8", 2) else 1
+        return result | {"machines": [result["machines"][0] | {"threads": threads}]}, arrays
+
+    configs = image_configs("a/mine.npz", "resnet8", [0, 1], ["standard"], [0, 1], epochs=2)
+    configs += image_configs("b/mine.npz", "resnet20", [0, 1], ["standard"], [0, 1], epochs=2)
+    sweep(configs, run, tmp_path / "two", progress=False)
+    groups = [measure_group(*item) for item in group_runs(read_runs(tmp_path / "two")).items()]
+    assert len(groups) == 2
+    assert trends_of(groups) == []
+    configs = image_configs("mine", "resnet8", [0, 1], ["standard"], [0, 1, 2], epochs=2)
+    configs += image_configs("mine", "resnet20", [0, 1], ["standard"], [0, 1], epochs=2)
+    sweep(configs, run, tmp_path / "one", progress=False)
+    groups = [measure_group(*item) for item in group_runs(read_runs(tmp_path / "one")).items()]
+    assert len(groups) == 3
+    (found,) = trends_of(groups)
+    assert {value: sorted(eces[0.0]) for value, eces in found.raw.items()} == {8: [0, 1], 20: [0, 1]}
+    configs = image_configs("cifar10", "resnet8", [0, 1], ["standard"], 1)
+    configs += image_configs("cifar10-s", "resnet8", [0, 1], ["standard"], 1)
+
+    def sized(config):
+        result, arrays = minimiser_run(config)
+        return result | {"n_train": 45000 if config["dataset"] == "cifar10" else 4500}, arrays
+
+    sweep(configs, sized, tmp_path / "part", progress=False)
+    groups = [measure_group(*item) for item in group_runs(read_runs(tmp_path / "part")).items()]
+    (found,) = trends_of(groups)
+    assert (found.what, list(found.raw)) == ("training images", [5000, 45500])
+
+
+def test_runs_of_another_smoothing_or_training_stand_apart(tmp_path):
+    """0 and 0.0 are one setting; another label smoothing is another one, and is not held to the paper."""
+    base = experiments_of("cifar10-s", "resnet8", [1], ["standard", "ls"], 1, validation=0.0)
+    more = [
+        dataclasses.replace(base[1], label_smoothing=0.3),
+        dataclasses.replace(base[0], seed=1, validation=0),
+    ]
+    more.append(dataclasses.replace(base[0], lr=1e-4))
+    sweep([one.config() for one in base + more], minimiser_run, tmp_path, progress=False)
+    groups = {name: measure_group(name, runs) for name, runs in group_runs(read_runs(tmp_path)).items()}
+    names = {name.replace("validation-0.0", "validation-0"): group for name, group in groups.items()}
+    usual = "cifar10-s-resnet8-200-validation-0"
+    assert set(names) == {
+        usual,
+        "cifar10-s-resnet8-200-lr-0.0001-validation-0",
+        "cifar10-s-resnet8-200-label_smoothing-0.3-validation-0",
+    }
+    settings = {name: sorted(group.settings) for name, group in names.items()}
+    assert settings[usual] == [("ls", 1.0, 0), ("standard", 1.0, 0), ("standard", 1.0, 1)]
+    assert all(
+        (cell.published is not None) == (name == usual)
+        for name in names
+        for cell in judge_errors(names[name])
+    )
+
+
+def test_a_report_removes_figures_of_names_that_are_gone(tmp_path):
+    sweep(
+        image_configs("mine", "resnet8", [0, 1], ["standard"], 1, epochs=2),
+        minimiser_run,
+        tmp_path,
+        progress=False,
+    )
+    (tmp_path / "boxes-of-mine.png").write_bytes(b"not of a report")
+    write_report(tmp_path)
+    assert (tmp_path / "boxes-mine-resnet8-2.png").exists()
+
+    def two_threads(config):
+        result, arrays = minimiser_run(config)
+        return result | {"machines": [result["machines"][0] | {"threads": 2}]}, arrays
+
+    sweep(
+        image_configs("mine", "resnet8", [0, 1], ["standard"], [1], epochs=2),
+        two_threads,
+        tmp_path,
+        progress=False,
+    )
+    write_report(tmp_path)
+    boxes = sorted(path.name for path in tmp_path.glob("boxes-*.png"))
+    assert boxes == [
+        "boxes-mine-resnet8-2-threads-1.png",
+        "boxes-mine-resnet8-2-threads-2.png",
+        "boxes-of-mine.png",
+    ]

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from refocal.cli import main
 from refocal.experiments import images
 from refocal.experiments.data import load
-from refocal.experiments.images import checkpoints, experiments_of, study, training
+from refocal.experiments.images import Experiment, checkpoints, experiments_of, study, training
 from refocal.experiments.images.data import PAD, augment, prepare
 from refocal.experiments.images.resnet import MODELS, build_model
 from refocal.experiments.images.training import run_config, run_experiment
@@ -75,6 +75,22 @@ def test_the_grid_is_whole_and_temperature_scaling_trains_nothing():
 def test_bad_options(changes, message):
     with pytest.raises(ValueError, match=f"^{message}$"):
         experiments_of(**changes)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        (
+            {"paradigm": "ts_fl"},
+            r"paradigm must be 'standard' or 'ls' \(TS is made from 'standard'\), got 'ts_fl'",
+        ),
+        ({"label_smoothing": 1.0}, r"label_smoothing must be in \[0, 1\), got 1.0"),
+        ({"seed": -1}, "seed must be >= 0, got -1"),
+    ],
+)
+def test_an_experiment_that_cannot_be_trained_or_reported(changes, message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        Experiment("mine", **changes)
 
 
 # Training
@@ -173,7 +189,7 @@ def test_threads_and_random_state_are_given_back(tiny):
 
 KILLED = """
 import os, signal, sys
-from refocal.experiments.images import experiments_of, training
+from refocal.experiments.images import Experiment, experiments_of, training
 step = 0
 augment = training.augment
 def count(*arguments):
@@ -191,7 +207,7 @@ training.run_experiment(config, checkpoints=sys.argv[2])
 SAME = """
 import sys
 import numpy as np
-from refocal.experiments.images import experiments_of
+from refocal.experiments.images import Experiment, experiments_of
 from refocal.experiments.images.training import run_experiment
 (config,) = experiments_of(sys.argv[1], "resnet8", [2], ["ls"], 1, 2, batch_size=13, validation=0.15)
 result, arrays = run_experiment(config)

@@ -18,6 +18,7 @@ from tasks import PROGRAM, files, started
 
 from refocal.experiments.sweeps import read_runs, run_key, sweep
 from refocal.experiments.sweeps import runs as runs_module
+from refocal.experiments.sweeps import store as store_module
 from refocal.experiments.sweeps.engines import execute
 from refocal.experiments.sweeps.store import Store
 from refocal.files import write_atomic
@@ -58,6 +59,23 @@ def test_a_file_changes_at_one_moment(tmp_path, monkeypatch):
     monkeypatch.undo()
     write_atomic(path, b"new")
     assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("file", b"new")]
+
+
+def test_two_machines_whose_processes_have_one_number_can_open_a_folder(tmp_path, monkeypatch):
+    """As in containers: both look at the same moment whether the folder takes a file."""
+    write = store_module.write_atomic
+    opened = []
+
+    def and_the_other_one(path, content):
+        write(path, content)
+        if not opened:
+            opened.append(path)
+            with Store(tmp_path):
+                pass
+
+    monkeypatch.setattr(store_module, "write_atomic", and_the_other_one)
+    with Store(tmp_path):
+        assert [path.name for path in (tmp_path / "runs").iterdir()] == [".lock"]
 
 
 @pytest.mark.slow

@@ -62,3 +62,23 @@ def test_nothing_to_report_hides_no_failure(tmp_path):
         carry_out([{"x": 1}], tasks.odd_fails, tmp_path, report, workers=Workers(jobs=1))
     with pytest.raises(FileNotFoundError):
         carry_out([{"x": 2}], tasks.odd_fails, tmp_path, report, workers=Workers(jobs=1))
+
+
+def test_a_report_that_fails_hides_no_failure(tmp_path):
+    def report():
+        raise ValueError("runs do not go together")
+
+    with pytest.raises(
+        SweepError, match=r"(?s)1 of 2 runs failed.*could not be made: runs do not go"
+    ) as raised:
+        carry_out([{"x": 1}, {"x": 2}], tasks.odd_fails, tmp_path, report, workers=Workers(jobs=1))
+    assert len(raised.value.failures) == 1
+    with pytest.raises(ValueError, match=r"^runs do not go together$"):
+        carry_out([{"x": 2}], tasks.odd_fails, tmp_path, report, workers=Workers(jobs=1))
+
+
+def test_the_gpu_that_trains_is_recorded(monkeypatch):
+    """Of two kinds in one machine, as torch names them; the index is no part of the kind."""
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: f"kind of {device}")
+    made = devices.made_with(torch.device("cuda:1"), compile=False)
+    assert (made["device"], made["processor"]) == ("cuda", "kind of cuda:1")

@@ -66,7 +66,7 @@ class Progress:
             self.losses, self.seconds = saved["losses"], saved["seconds"]
             self.machines = saved["machines"]
 
-    def go_on_with(self, device: str, compile: bool) -> None:
+    def go_on_with(self, device: torch.device, compile: bool) -> None:
         """Write down what the next epochs are computed with; a change is said."""
         now = made_with(device, compile)
         if len(self.losses) == self.experiment.epochs or now in self.machines[-1:]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from refocal.experiments.images.study import KIND, experiments_of
-from refocal.experiments.sweeps import Run
+from refocal.experiments.images.study import KIND, PARADIGMS, experiments_of
+from refocal.experiments.sweeps import Run, run_key
+from refocal.experiments.sweeps.store import canonical
 
-OWN = ("gamma", "paradigm", "label_smoothing", "seed")
-"""What differs between the runs of a group."""
+OWN = ("gamma", "paradigm", "seed")
+"""What differs between the runs of a group, with the label smoothing that follows from the paradigm."""
 
 
 @dataclass(frozen=True)
@@ -68,18 +69,36 @@ def group_runs(runs: Iterable[Run]) -> dict[str, list[Run]]:
     together: dict[str, list[Run]] = {}
     for run in runs:
         if run.config.get("experiment") == KIND:
-            common = sorted((key, str(value)) for key, value in run.config.items() if key not in OWN)
-            together.setdefault(str(common), []).append(run)
+            together.setdefault(run_key(in_common(run.config)), []).append(run)
     groups: dict[str, list[Run]] = {}
-    for _, same in sorted(together.items()):
-        config = same[0].config
-        stem = f"{Path(config['dataset']).stem}-{config['model']}-{config['epochs']}"
-        stem += "".join(f"-{key}-{value}" for key, value in unusual(config).items())
+    for same in sorted(together.values(), key=lambda runs: canonical(in_common(runs[0].config))):
+        stem = name_of(in_common(same[0].config))
         for kind, some in _by_machine(same).items():
-            name = re.sub(r"[^\w.-]+", "_", stem + kind)  # for files, and for links in Markdown
-            names = itertools.chain([name], (f"{name}-{i}" for i in itertools.count(2)))
-            groups[next(one for one in names if one not in groups)] = some
+            groups[free_name(stem + kind, groups)] = some
     return groups
+
+
+def in_common(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the runs of a group have in common; a label smoothing that is not the paradigm's too."""
+    common = {key: value for key, value in config.items() if key not in OWN}
+    if common["label_smoothing"] == PARADIGMS[config["paradigm"]]:
+        del common["label_smoothing"]
+    return common
+
+
+def name_of(common: Mapping[str, Any], *left_out: str) -> str:
+    """Return a name for the files of runs with so much in common, without the entries that are left out."""
+    parts = [Path(common["dataset"]).stem, common["model"], str(common["epochs"])]
+    if "model" in left_out:
+        del parts[1]
+    return "-".join(parts + [f"{k}-{v}" for k, v in unusual(common).items() if k not in left_out])
+
+
+def free_name(name: str, taken: Container[str]) -> str:
+    """Return a name for files and for links in Markdown that is not taken yet."""
+    name = re.sub(r"[^\w.-]+", "_", name)
+    names = itertools.chain([name], (f"{name}-{i}" for i in itertools.count(2)))
+    return next(one for one in names if one not in taken)
 
 
 def _by_machine(runs: list[Run]) -> dict[str, list[Run]]:
@@ -97,7 +116,8 @@ def _by_machine(runs: list[Run]) -> dict[str, list[Run]]:
     return dict(sorted(kinds.items()))
 
 
-def unusual(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is not by default so in a config of its data set, model and epochs."""
-    usual = experiments_of(config["dataset"], config["model"], [0], ["ls"], 1, config["epochs"])[0].config()
-    return {key: value for key, value in config.items() if key not in OWN and value != usual.get(key)}
+def unusual(common: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of `in_common` is not by default so for its data set, model and epochs."""
+    usual = experiments_of(common["dataset"], common["model"], [0], ["ls"], 1, common["epochs"])[0].config()
+    del usual["label_smoothing"]  # it is among what is in common where it is unusual
+    return {key: value for key, value in common.items() if value != usual.get(key)}

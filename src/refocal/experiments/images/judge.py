@@ -10,6 +10,7 @@ import numpy as np
 
 from refocal.experiments.data import source
 from refocal.experiments.files import published_numbers
+from refocal.experiments.images.groups import unusual
 from refocal.experiments.images.measures import BINS, TITLES, Group
 from refocal.experiments.images.study import paper_schedule
 from refocal.experiments.images.trends import Trend, claim_text
@@ -17,6 +18,7 @@ from refocal.experiments.images.trends import Trend, claim_text
 PAPER_TRIALS = 10
 
 COMPARISONS = (
+    ("Standard: Psi is better than raw", ("standard", "psi"), ("standard", "raw")),
     ("LS: Psi is better than raw", ("ls", "psi"), ("ls", "raw")),
     ("TS_FL without Psi is worse than Standard", ("standard", "raw"), ("ts_fl", "raw")),
     ("TS_FL with Psi is better than without", ("ts_fl", "psi"), ("ts_fl", "raw")),
@@ -89,9 +91,12 @@ def published_errors(dataset: str, model: str) -> dict[tuple[str, float], tuple[
 
 
 def published_for(group: Group) -> dict[tuple[str, float], tuple[float, float]]:
-    """Return the `published_errors` that a group can be held to: of the paper's schedule and images alone."""
+    """Return the `published_errors` that a group can be held to: of the paper's training alone.
+
+    The paper says neither what it held out nor in which precision it trained, so these may differ.
+    """
     config = group.config
-    if "train_size" in config:
+    if unusual(config).keys() - {"validation", "precision"}:
         return {}
     epochs, steps = paper_schedule(config["dataset"])
     if (config["epochs"], list(config["milestones"])) != (epochs, list(steps)):
@@ -131,9 +136,15 @@ def directions(group: Group, metric: str = "ece") -> list[Direction]:
         for link in ("raw", "psi")
     }
     found: list[Direction] = []
+    found += _sweet_spot("Standard: a gamma > 0 has the smallest raw ECE", ece["standard", "raw"])
     for paradigm in ("ls", "ts_fl"):
         found += _growth(f"{TITLES[paradigm]}: the raw ECE grows with gamma", ece[paradigm, "raw"])
-    found += _steadiness("LS: gamma moves the ECE less with Psi", ece["ls", "raw"], ece["ls", "psi"])
+    for paradigm in ("ls", "ts_fl"):
+        text = f"{TITLES[paradigm]}: gamma moves the ECE less with Psi"
+        found += _steadiness(text, ece[paradigm, "raw"], ece[paradigm, "psi"])
+    found += _no_growth(
+        "LS: with Psi the largest gamma has no larger ECE than the smallest", ece["ls", "psi"]
+    )
     for text, better, worse in COMPARISONS:
         for gamma in ece[better]:
             small, large = ece[better][gamma], ece[worse].get(gamma, {})
@@ -164,6 +175,23 @@ def _growth(text: str, raw: Trials) -> Iterator[Direction]:
         numbers = ", ".join(f"{mean:.4f} (gamma {gamma:g})" for gamma, mean in means.items())
         shows = sum(bool(np.all(np.diff(list(curve.values())) > 0)) for curve in curves.values())
         yield Direction(text, None, shows, len(curves), numbers)
+
+
+def _sweet_spot(text: str, raw: Trials) -> Iterator[Direction]:
+    curves = [curve for curve in _curves(raw).values() if 0.0 in curve]
+    if curves:
+        best = [min(curve, key=lambda gamma: curve[gamma]) for curve in curves]
+        counts = ", ".join(f"gamma {gamma:g} in {best.count(gamma)}" for gamma in sorted(set(best)))
+        yield Direction(text, None, sum(gamma > 0 for gamma in best), len(curves), counts)
+
+
+def _no_growth(text: str, psi: Trials) -> Iterator[Direction]:
+    curves = list(_curves(psi).values())
+    if curves:
+        ends = [(curve[min(curve)], curve[max(curve)]) for curve in curves]
+        first, last = np.mean(ends, axis=0)
+        shows = sum(after <= before for before, after in ends)
+        yield Direction(text, None, shows, len(curves), f"{first:.4f}, then {last:.4f}")
 
 
 def _steadiness(text: str, raw: Trials, psi: Trials) -> Iterator[Direction]:
@@ -218,7 +246,17 @@ def _group_summary(group: Group) -> dict[str, Any]:
         "directions": [asdict(d) for d in found],
         "counts": counts,
         "directions_that_change_with_the_bins": bins_matter(group),
+        "rank_correlation_of_ece_and_nll": _ece_and_nll(group),
     }
+
+
+def _ece_and_nll(group: Group) -> float | None:
+    """Return Spearman's correlation of ECE and NLL over all measures; None of fewer than three."""
+    pairs = [(m.ece, m.nll) for m in group.measures if np.isfinite(m.nll)]
+    if len(pairs) < 3:
+        return None
+    eces, losses = (np.argsort(np.argsort(side)) for side in zip(*pairs, strict=True))
+    return float(np.corrcoef(eces, losses)[0, 1])
 
 
 def _counts(cells: Iterable[ErrorCell]) -> dict[str, int]:
@@ -254,12 +292,12 @@ def summary_text(summary: Mapping[str, Any]) -> Iterator[str]:
             ]
             text = f"  {finding}: {count['shows']} of {count['trials']} trials"
             yield text + (f" ({', '.join(parts)})" if parts else "")
-    for name, trend in summary["trends"].items():
+    for name, trend in summary.get("trends", {}).items():  # earlier versions had none
         yield f"{name}: raw ECE of Standard"
         for row in trend["values"]:
             eces = ", ".join(f"{cell['ece']:.4f} (gamma {cell['gamma']:g})" for cell in row["raw"])
-            yield f"  {trend['what']} {row['value']}: {eces}; best gamma {row['best_gamma']:g}"
-        yield from ("  " + line.removeprefix("- ") for line in claim_text(trend))
+            yield f"  {trend['what']} {row['value']}: {eces}; best gamma {row['best_gamma']}"
+        yield from ("  " + line for line in claim_text(trend))
 
 
 def _cell_text(cell: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ from refocal import (
     error_rate,
     nll,
 )
-from refocal.experiments.images.groups import OWN, Machine, machines_of
+from refocal.experiments.images.groups import Machine, in_common, machines_of
 from refocal.experiments.sweeps import Run, origin_of, origin_text
 
 N_BINS = 10
@@ -161,7 +161,7 @@ def measure_group(name: str, runs: Sequence[Run]) -> Group:
     machines = Counter(replace(machine, commit=None) for run in runs for machine in machines_of(run))
     return Group(
         name,
-        {key: value for key, value in runs[0].config.items() if key not in OWN},
+        in_common(runs[0].config),
         tuple(measures),
         tuple(advice),
         tuple(settings),

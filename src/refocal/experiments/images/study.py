@@ -82,6 +82,10 @@ class Experiment:
 
     def __post_init__(self) -> None:
         _require(self.model in MODELS, "model", f"one of {', '.join(MODELS)}", self.model)
+        good = self.paradigm in ("standard", "ls")
+        _require(good, "paradigm", "'standard' or 'ls' (TS is made from 'standard')", self.paradigm)
+        _require(0 <= self.label_smoothing < 1, "label_smoothing", "in [0, 1)", self.label_smoothing)
+        _require(self.seed >= 0, "seed", ">= 0", self.seed)
         _require(self.epochs >= 1, "epochs", ">= 1", self.epochs)
         _require(self.batch_size >= 2, "batch_size", ">= 2", self.batch_size)
         _require(math.isfinite(self.lr) and self.lr > 0, "lr", "finite and > 0", self.lr)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -54,10 +56,10 @@ def write_report(out: str | os.PathLike[str], report: str | os.PathLike[str] | N
     if not groups:
         raise FileNotFoundError(f"no image run is finished in {out}")
     trends = trends_of(groups)
-    lines = [line for group in groups for line in report_text(group, groups)] + list(trend_text(trends))
+    lines = [*_introduction(groups), *trend_text(trends)]
+    lines += [line for group in groups for line in report_text(group, groups)]
     contents = {
         "README.md": "\n".join(lines).encode() + b"\n",
-        "summary.json": json_bytes(summary_of(groups, trends)),
         "measures.csv": _csv(Measure, ((group.name, row) for group in groups for row in group.measures)),
         "advice.csv": _csv(Advice, ((group.name, row) for group in groups for row in group.advice)),
         "bins.csv": _bins_csv(groups),
@@ -68,7 +70,58 @@ def write_report(out: str | os.PathLike[str], report: str | os.PathLike[str] | N
             contents |= figure_files(f"boxes-{group.name}", _boxes(group))
     for trend in trends:
         contents |= figure_files(trend.name, trend_figure(trend))
-    return write_outputs(out if report is None else report, contents)
+    folder = Path(out if report is None else report)
+    before = _files_before(folder / "summary.json")
+    contents["summary.json"] = json_bytes(summary_of(groups, trends) | {"files": sorted(contents)})
+    paths = write_outputs(folder, contents)
+    for name in before - contents.keys():  # of a group that has another name now: its numbers are old
+        (folder / name).unlink(missing_ok=True)
+    return paths
+
+
+def _files_before(summary: Path) -> set[str]:
+    """Return the figures that the last report wrote; none if there was no report that says so."""
+    try:
+        names = json.loads(summary.read_text(encoding="utf-8"))["files"]
+    except (OSError, ValueError, KeyError):
+        return set()
+    return {name for name in names if Path(name).name == name and Path(name).suffix in (".png", ".pdf")}
+
+
+def _introduction(groups: Sequence[Group]) -> Iterable[str]:
+    """Say what the words of the tables mean, and which sections there are."""
+    yield from ["# Image runs: what each section has", ""]
+    yield (
+        "From the stored logits, without training. ECE and CW-ECE have 10 bins. Standard: plain labels. LS: "
+        "label smoothing 0.1. TS_FL and TS_NLL: Standard with the temperature T for which the focal loss or "
+        "the NLL of softmax(z / T) is smallest. focal TS: with the T for which the NLL of Psi is smallest. "
+        "Smoothing taken out: Psi gives the posterior of the smoothed labels; here that is undone. "
+        "The selector's methods are those of `refocal.choose_calibration`; focal_ts_free fits gamma and T."
+    )
+    yield ""
+    rows = [
+        (
+            f"[{group.name}](#{_anchor(_title(group))})",
+            *(group.config[key] for key in ("dataset", "model", "epochs", "precision")),
+            group.n[0],
+            _trials(group).partition(",")[0],
+            len(group.settings),
+        )
+        for group in groups
+    ]
+    head = ["group", "data", "model", "epochs", "precision", "training images", "trials", "runs"]
+    yield from [*markdown_table(head, rows), ""]
+
+
+def _anchor(title: str) -> str:
+    """Return the anchor that Markdown readers give a title."""
+    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+
+
+def _title(group: Group) -> str:
+    config = group.config
+    options = "".join(f", {key} {value}" for key, value in unusual(config).items())
+    return f"{config['dataset']}, {config['model']}, {config['epochs']} epochs{options}"
 
 
 def _is_worth_a_figure(group: Group) -> bool:
@@ -157,8 +210,7 @@ def _series(trials: Mapping[float, Mapping[int, float]], factor: float = 1.0) ->
 def report_text(group: Group, groups: Sequence[Group] = ()) -> Iterable[str]:
     """Give the lines of a group's tables, in Markdown; ``groups`` are all of the report."""
     config = group.config
-    options = "".join(f", {key} {value}" for key, value in unusual(config).items())
-    yield f"# {config['dataset']}, {config['model']}, {config['epochs']} epochs{options}"
+    yield f"# {_title(group)}"
     yield ""
     machines = " or ".join(map(str, group.machines))
     yield (
@@ -221,7 +273,7 @@ def _command(group: Group) -> Iterable[str]:
     alone = machine.processes == 1
     words = ["refocal" if alone else f"torchrun --nproc-per-node {machine.processes} -m refocal"]
     words += ["reproduce images --dataset", shlex.quote(config["dataset"]), "--model", config["model"]]
-    words += ["--gamma", *(f"{gamma:g}" for gamma in gammas), "--paradigm", *paradigms]
+    words += ["--gamma", *(str(gamma).removesuffix(".0") for gamma in gammas), "--paradigm", *paradigms]
     words += ["--trials", str(trials), "--epochs", str(config["epochs"])]
     words += ["--validation", str(config["validation"]), "--precision", config["precision"]]
     changed = unusual(config)
@@ -292,7 +344,8 @@ def _directions(group: Group) -> Iterable[str]:
     if rows:
         yield from ["", "## The directions of the paper", ""]
         yield from [
-            "What is said over gamma counts each trial with two gammas or more, over those it has.",
+            "Rows that name no gamma count each trial with two gammas or more, over those it has; the others "
+            "count the trials of their gamma.",
             "",
         ]
         yield from markdown_table(["what the paper finds", "shows in trials", "mean ECE"], rows)

@@ -115,7 +115,7 @@ def train(
         ``train_loss``, the mean over the images of each epoch, the median ``seconds_per_epoch``, and
         ``machines``, see `refocal.experiments.images.checkpoints.Progress`.
     """
-    device, processes = data.train.device.type, place()[1]
+    device, processes = data.train.device, place()[1]
     criterion = FocalLoss(experiment.gamma, label_smoothing=experiment.label_smoothing, reduction="sum")
     optimizer = torch.optim.SGD(
         model.parameters(), experiment.lr, experiment.momentum, weight_decay=experiment.weight_decay
@@ -130,9 +130,9 @@ def train(
     model.train()
     while (epoch := len(progress.losses)) < experiment.epochs:
         start = time.perf_counter()
-        total = _zero(data.train.device)
+        total = _zero(device)
         for images, labels, size in _batches(data, experiment.batch_size, generator):
-            with torch.autocast(device, torch.bfloat16, enabled=experiment.precision == "bfloat16"):
+            with torch.autocast(device.type, torch.bfloat16, enabled=experiment.precision == "bfloat16"):
                 logits = network(images)
             loss = criterion(logits.float(), labels)
             optimizer.zero_grad()

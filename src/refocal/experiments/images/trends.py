@@ -2,26 +2,59 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from refocal.experiments.files import markdown_table
+from refocal.experiments.images.groups import free_name, name_of
 from refocal.experiments.images.measures import Group
 from refocal.experiments.images.study import MODELS
+from refocal.experiments.sweeps import run_key
 from refocal.plots import LINE_STYLES, MARKERS, METHOD_COLORS, SMALL, label_axes, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MOST = len(METHOD_COLORS)
-
 Eces = dict[float, dict[int, float]]
 """The ECE of each trial, for each gamma."""
+
+SAME_IMAGES = {"cifar10-s": "cifar10"}
+"""Data sets that are a part of the training images of another one, with the same test images."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The paper's two claims between two depths, or two numbers of images, as counts.
+
+    Attributes:
+        first: Where the paper has the smaller best gamma: few layers, many images.
+        last: The other one.
+        gammas: That both have been run with; only these are compared.
+        larger: In how many trials the best gamma of ``last`` is the larger one, as the paper says.
+        same: In how many it is the same.
+        smaller: In how many it is smaller.
+        less: In how many pairs of trial and gamma > 0 Psi helps less, or does more harm, with ``last``: what
+            it adds to the ECE is larger.
+        pairs: How many such pairs there are.
+    """
+
+    first: int
+    last: int
+    gammas: tuple[float, ...]
+    larger: int
+    same: int
+    smaller: int
+    less: int
+    pairs: int
+
+    @property
+    def trials(self) -> int:
+        """In how many trials both have every one of the gammas."""
+        return self.larger + self.same + self.smaller
 
 
 @dataclass(frozen=True)
@@ -33,26 +66,24 @@ class Trend:
         what: "depth" or "training images".
         raw: Of the softmax, by depth or number.
         psi: Of its Psi, likewise.
+        machines: That trained, each once.
     """
 
     name: str
     what: str
     raw: dict[int, Eces]
     psi: dict[int, Eces]
+    machines: tuple[str, ...] = ()
 
     @property
-    def best(self) -> dict[int, float]:
-        """The gamma with the smallest mean raw ECE, for each depth or number, among those that were run."""
-        return {
-            value: min(eces, key=lambda gamma: float(np.mean(list(eces[gamma].values()))))
-            for value, eces in self.raw.items()
-        }
-
-    @property
-    def ends(self) -> tuple[int, int]:
-        """The two that the paper's claims are counted between: few layers to many, many images to few."""
-        least, most = min(self.raw), max(self.raw)
-        return (least, most) if self.what == "depth" else (most, least)
+    def best(self) -> dict[int, float | None]:
+        """The gamma with the smallest mean raw ECE for each depth or number, over trials with every gamma."""
+        found: dict[int, float | None] = {}
+        for value, eces in self.raw.items():
+            seeds = _shared(eces)
+            means = {gamma: float(np.mean([some[s] for s in seeds])) for gamma, some in eces.items() if seeds}
+            found[value] = min(means, key=lambda gamma: means[gamma]) if means else None
+        return found
 
     def effect(self, value: int) -> Eces:
         """Return what Psi adds to the ECE of each trial, for each gamma > 0: below 0 where it helps."""
@@ -62,46 +93,41 @@ class Trend:
             if gamma > 0
         }
 
-    def best_in_trials(self, value: int) -> dict[int, float]:
-        """Return the gamma with the smallest raw ECE of each trial that has every gamma of this value."""
-        eces = self.raw[value]
-        seeds = set.intersection(*(set(some) for some in eces.values()))
-        return {seed: min(eces, key=lambda gamma: eces[gamma][seed]) for seed in sorted(seeds)}
+    def comparisons(self) -> list[Comparison]:
+        """Return the claims between neighbours, and between both ends."""
+        order = sorted(self.raw, reverse=self.what != "depth")
+        pairs = list(itertools.pairwise(order))
+        if len(order) > 2:
+            pairs.append((order[0], order[-1]))
+        return [self._compare(first, last) for first, last in pairs]
 
-    def claims(self) -> dict[str, dict[str, int]]:
-        """Return the paper's two claims between the `ends`, as counts of trials that have both.
-
-        The best gamma is compared where both ends have the same gammas: larger (as the paper says), the same
-        or smaller. Psi helps less if what it adds to the ECE is larger, counted for each gamma > 0.
-        """
-        first, last = self.ends
-        found = Counter(larger=0, same=0, smaller=0, trials=0)
-        if self.raw[first].keys() == self.raw[last].keys():
-            before, after = self.best_in_trials(first), self.best_in_trials(last)
-            for seed in before.keys() & after.keys():
-                found["trials"] += 1
-                steps = {1: "larger", 0: "same", -1: "smaller"}
-                found[steps[int(np.sign(after[seed] - before[seed]))]] += 1
+    def _compare(self, first: int, last: int) -> Comparison:
+        gammas = sorted(self.raw[first].keys() & self.raw[last].keys())
+        before, after = ({g: self.raw[value][g] for g in gammas} for value in (first, last))
+        signs = [
+            np.sign(_best(after, seed) - _best(before, seed))
+            for seed in (_shared(before) & _shared(after) if len(gammas) > 1 else ())
+        ]
         here, there = self.effect(first), self.effect(last)
-        pairs = [
+        added = [
             (here[gamma][seed], there[gamma][seed])
             for gamma in here.keys() & there.keys()
             for seed in here[gamma].keys() & there[gamma].keys()
         ]
-        less = {"shows": sum(after > before for before, after in pairs), "trials": len(pairs)}
-        return {"best gamma": dict(found), "Psi helps less": less}
+        larger, same, smaller = (signs.count(sign) for sign in (1, 0, -1))
+        less = sum(after > before for before, after in added)
+        return Comparison(first, last, tuple(gammas), larger, same, smaller, less, len(added))
 
     def summary(self) -> dict[str, Any]:
         """Return all of it as JSON."""
         return {
             "what": self.what,
-            "ends": self.ends,
-            "claims": self.claims(),
+            "machines": list(self.machines),
+            "comparisons": [asdict(one) | {"trials": one.trials} for one in self.comparisons()],
             "values": [
                 {
                     "value": value,
                     "best_gamma": self.best[value],
-                    "best_in_trials": list(self.best_in_trials(value).values()),
                     "raw": [_row(gamma, some) for gamma, some in self.raw[value].items()],
                     "psi": [_row(gamma, some) for gamma, some in self.psi[value].items()],
                 }
@@ -110,35 +136,54 @@ class Trend:
         }
 
 
+def _shared(eces: Eces) -> set[int]:
+    """Return the trials that every gamma has."""
+    return set.intersection(*(set(some) for some in eces.values())) if eces else set()
+
+
+def _best(eces: Eces, seed: int) -> float:
+    return min(eces, key=lambda gamma: eces[gamma][seed])
+
+
 def _row(gamma: float, some: dict[int, float]) -> dict[str, Any]:
     return {"gamma": gamma, "ece": float(np.mean(list(some.values()))), "trials": len(some)}
 
 
 def trends_of(groups: Iterable[Group]) -> list[Trend]:
-    """Return the trends that groups show: those that differ in the model alone, or in ``train_size`` alone.
+    """Return the trends that groups show: those that differ in the model alone, or in the number of images.
 
-    A group counts if it has two gammas or more of Standard; a trend has two groups or more. Of machines there
-    may be several: their numbers stand beside each other and are not averaged.
+    A group counts if it has two gammas or more of Standard; a trend has two groups or more. Where the runs of
+    one setting are from several machines, the group with the most runs stands for it: trials of several
+    machines are not averaged. CIFAR-10-s and CIFAR-10 are two numbers of images, as in the paper.
     """
     together: dict[tuple[str, str], dict[int, Group]] = {}
-    for group in groups:
+    for group in sorted(groups, key=lambda group: (-len(group.settings), group.name)):
         if len(group.trials("ece", "standard", "raw")) < 2:
             continue
-        model, size = group.config["model"], group.config.get("train_size")
-        by_depth = ("depth", group.name.replace(f"-{model}", "", 1))
-        together.setdefault(by_depth, {})[MODELS[model]] = group
-        if size is not None:
-            by_size = ("training images", re.sub(r"-train_size-\d+", "", group.name, count=1))
-            together.setdefault(by_size, {})[size] = group
-    trends = []
-    for (what, name), some in sorted(together.items(), key=lambda item: item[0]):
-        if 2 <= len(some) <= MOST:
+        config = group.config
+        rest = {key: value for key, value in config.items() if key not in ("model", "train_size")}
+        by_depth = ("depth", run_key(rest | {"train_size": config.get("train_size")}))
+        together.setdefault(by_depth, {}).setdefault(MODELS[config["model"]], group)
+        pool = SAME_IMAGES.get(config["dataset"], config["dataset"])
+        by_size = ("training images", run_key(rest | {"model": config["model"], "dataset": pool}))
+        together.setdefault(by_size, {}).setdefault(config.get("train_size", sum(group.n[:2])), group)
+    found = []
+    for (what, _), by_value in together.items():
+        if len(by_value) > 1:
+            some = dict(sorted(by_value.items()))
             raw, psi = (
-                {value: group.trials("ece", "standard", link) for value, group in sorted(some.items())}
+                {value: group.trials("ece", "standard", link) for value, group in some.items()}
                 for link in ("raw", "psi")
             )
-            trends.append(Trend(f"{what.split()[-1]}-{name}", what, raw, psi))
-    return trends
+            machines = dict.fromkeys(str(machine) for group in some.values() for machine in group.machines)
+            left_out = "model" if what == "depth" else "train_size"
+            name = f"{what.split()[-1]}-{name_of(some[min(some)].config, left_out)}"
+            found.append(Trend(name, what, raw, psi, tuple(machines)))
+    trends: dict[str, Trend] = {}
+    for trend in sorted(found, key=lambda trend: trend.name):
+        name = free_name(trend.name, trends)
+        trends[name] = replace(trend, name=name)
+    return list(trends.values())
 
 
 def trend_text(trends: Sequence[Trend]) -> Iterator[str]:
@@ -149,12 +194,16 @@ def trend_text(trends: Sequence[Trend]) -> Iterator[str]:
         for value in trend.raw:
             for scores, eces in (("raw", trend.raw[value]), ("Psi", trend.psi[value])):
                 cells = (_cell(list(eces[gamma].values())) if gamma in eces else "-" for gamma in gammas)
-                best = f"{trend.best[value]:g}" if scores == "raw" else ""
-                rows.append((value, scores, *cells, best))
+                rows.append((value, scores, *cells, _said(trend.best[value]) if scores == "raw" else ""))
         yield from [f"# Best gamma by {trend.what}: {trend.name.partition('-')[2]}", ""]
-        yield from ["ECE of Standard, mean over the trials, and the gamma with the smallest raw one.", ""]
+        text = "ECE of Standard with 10 bins, mean over the trials. The best gamma has the smallest mean "
+        text += "raw ECE over the trials that have every gamma."
+        if len(trend.machines) > 1:
+            text += f" Trained on {' or '.join(trend.machines)}."
+        yield from [text, ""]
         head = [trend.what, "scores", *(f"gamma {gamma:g}" for gamma in gammas), "best gamma"]
-        yield from [*markdown_table(head, rows), "", *claim_text(trend.summary()), ""]
+        yield from [*markdown_table(head, rows), ""]
+        yield from [*(f"- {line}" for line in claim_text(trend.summary())), ""]
         yield from [f"![Best gamma by {trend.what}]({trend.name}.png)", ""]
 
 
@@ -162,20 +211,32 @@ def _cell(eces: Sequence[float]) -> str:
     return f"{np.mean(eces):.4f} (n = {len(eces)})"
 
 
+def _said(gamma: float | None) -> str:
+    return "-" if gamma is None else f"{gamma:g}"
+
+
 def claim_text(summary: dict[str, Any]) -> Iterator[str]:
-    """Give a sentence for each of the paper's claims, from `Trend.summary`."""
-    first, last = summary["ends"]
-    best, less = summary["claims"]["best gamma"], summary["claims"]["Psi helps less"]
-    by_depth = summary["what"] == "depth"
-    between = f"from depth {first} to {last}" if by_depth else f"from {first} training images to {last}"
-    yield (
-        f"- The best gamma grows {between}: in {best['larger']} of {best['trials']} trials; the same in "
-        f"{best['same']}, smaller in {best['smaller']}."
-    )
-    yield (
-        f"- Psi helps less, or does more harm, {between}: in {less['shows']} of {less['trials']} trials "
-        "of gamma > 0."
-    )
+    """Give the paper's claims as sentences, from `Trend.summary`."""
+    for one in summary["comparisons"]:
+        first, last = one["first"], one["last"]
+        by_depth = summary["what"] == "depth"
+        between = f"from depth {first} to {last}" if by_depth else f"from {first} training images to {last}"
+        gammas = ", ".join(f"{gamma:g}" for gamma in one["gammas"]) or "none"
+        if one["trials"]:
+            yield (
+                f"The best gamma (of {gammas}) grows {between}: in {one['larger']} of {one['trials']} "
+                f"trials; the same in {one['same']}, smaller in {one['smaller']}."
+            )
+        else:
+            yield (
+                f"The best gamma {between} cannot be compared: no trial has two gammas of both; shared "
+                f"gammas: {gammas}."
+            )
+        if one["pairs"]:
+            yield (
+                f"Psi helps less, or does more harm, {between}: in {one['less']} of {one['pairs']} pairs of "
+                "trial and gamma > 0."
+            )
 
 
 def trend_figure(trend: Trend) -> Figure:
@@ -183,14 +244,16 @@ def trend_figure(trend: Trend) -> Figure:
     figure = new_figure(11.0, 3.4)
     left, middle, right = figure.subplots(1, 3)
     for i, value in enumerate(trend.raw):
-        look: dict[str, Any] = {"color": METHOD_COLORS[i], "marker": MARKERS[i]}
+        color, marker = METHOD_COLORS[i % len(METHOD_COLORS)], MARKERS[i % len(MARKERS)]
+        look: dict[str, Any] = {"color": color, "marker": marker}
         line = look | {"label": f"{value}", "linestyle": LINE_STYLES[i % len(LINE_STYLES)]}
         for ax, eces in ((left, trend.raw[value]), (right, trend.effect(value))):
             order = sorted(eces)
             ax.plot(order, [float(np.mean(list(eces[gamma].values()))) for gamma in order], **line)
             points = [(gamma, ece) for gamma in order for ece in eces[gamma].values()]
-            ax.scatter(*zip(*points, strict=True), s=9, alpha=0.6, **look)
-        middle.scatter([value], [trend.best[value]], s=40, **look)
+            ax.scatter(*np.reshape(points, (-1, 2)).T, s=9, alpha=0.6, **look)
+        if (best := trend.best[value]) is not None:
+            middle.scatter([value], [best], s=40, **look)
     left.set_ylim(bottom=0)
     left.legend(fontsize=SMALL, frameon=False, title=trend.what, title_fontsize=SMALL)
     label_axes(left, r"$\gamma$", "raw ECE of Standard", "")

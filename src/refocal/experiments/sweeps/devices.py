@@ -78,19 +78,19 @@ def _check_device(name: str) -> None:
         raise ValueError(f"device must be one of this machine, got {name!r}; it has {count} CUDA devices")
 
 
-def made_with(device: str, compile: bool) -> dict[str, Any]:
+def made_with(device: torch.device, compile: bool) -> dict[str, Any]:
     """Return what the last bits of a training depend on, beside its config and its data.
 
     ``processor`` is the kind of the processor or of the GPU, ``instructions`` the largest vector instructions
     that PyTorch uses on the processor, ``commit`` the source of refocal.
     """
-    gpu = device.startswith("cuda")
+    gpu = device.type == "cuda"
     return {
-        "device": device,
+        "device": device.type,
         "threads": torch.get_num_threads(),
         "compile": compile,
         "processes": place()[1],
-        "processor": torch.cuda.get_device_name() if gpu else machine()["processor"],
+        "processor": torch.cuda.get_device_name(device) if gpu else machine()["processor"],
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "torch": str(torch.__version__),
         "commit": versions().get("commit", NOT_RECORDED),

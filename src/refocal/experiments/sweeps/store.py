@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import os
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -137,7 +138,8 @@ class Store:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             # A folder that takes no file must be found before hours of training, not after.
-            probe = self.folder / f".probe-{os.getpid()}"
+            # Processes of several machines may have the same number.
+            probe = self.folder / f".probe-{secrets.token_hex(8)}"
             write_atomic(probe, bytes(4096))
             probe.unlink()
             self._lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)

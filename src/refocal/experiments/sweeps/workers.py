@@ -109,10 +109,13 @@ def carry_out(
     def finished() -> list[Path]:
         try:
             return report()
-        except FileNotFoundError:  # no run is finished
+        except Exception as error:
             if failed is None:
                 raise
-            return []
+            if isinstance(error, FileNotFoundError):  # no run is finished
+                return []
+            text = f"{failed}\nthe report of the others could not be made: {error}"
+            raise SweepError(text, failed.failures) from error
 
     try:
         if together:
