@@ -14,6 +14,7 @@ import argparse
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 
 import numpy as np
@@ -117,6 +118,9 @@ def seconds_of(what: str, model: str) -> float:
     call: Callable[[], object] = {
         "plain script": lambda: plain_epochs(MODELS[model], plain, 1),
         "refocal": lambda: train(build_model(model, 10), data, experiment),
+        "refocal, bfloat16": lambda: train(
+            build_model(model, 10), data, replace(experiment, precision="bfloat16")
+        ),
         "augmentation of refocal": augmentation,
     }[what]
     call()
@@ -130,7 +134,9 @@ def main() -> None:
     parser.add_argument("--model", default="resnet8", choices=MODELS)
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
-    best = dict.fromkeys(("plain script", "refocal", "augmentation of refocal"), float("inf"))
+    best = dict.fromkeys(
+        ("plain script", "refocal", "refocal, bfloat16", "augmentation of refocal"), float("inf")
+    )
     for _ in range(options.repeats):
         for what in best:
             # A process each: what one of them does to the C library's memory must not help another.

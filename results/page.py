@@ -4,6 +4,7 @@
 
 Each count of the page stands between two comments, and the first says where it comes from: a file, the place
 in it, and how it is said: ``agreed of verdicts`` is two entries, ``.2f`` a format, ``-`` the value as it is.
+The table of the image runs is written as a whole, from `COLUMNS` and `CLAIMS`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +57,81 @@ RULES: dict[str, Callable[..., Any]] = {"15 bins": more_bins, "changes": changes
 """What is counted here, since no summary has it; the file is named for the reader."""
 
 
+COLUMNS = {
+    "all": "cifar10-s-resnet8-200-validation-0.0-precision-bfloat16",
+    "all, float32": "cifar10-s-resnet8-200-validation-0.0",
+    "held out": "cifar10-s-resnet8-200",
+    "SVHN part": "svhn-s-resnet8-50",
+}
+"""The groups of image runs that the page compares with Sec. 5, by their titles there."""
+
+CLAIMS = (
+    ("Psi alone worsens Standard on CIFAR10, and improves it on SVHN", "Standard: Psi is better than raw"),
+    (
+        "without any correction some gamma > 0 is better than cross entropy on CIFAR10, none on SVHN",
+        "Standard: a gamma > 0 has the smallest raw ECE",
+    ),
+    ("LS: the raw ECE grows with gamma", "LS: the raw ECE grows with gamma"),
+    ("LS: gamma moves the ECE less with Psi", "LS: gamma moves the ECE less with Psi"),
+    (
+        "LS: with Psi gamma does not matter (here: the largest has no larger ECE than the smallest)",
+        "LS: with Psi the largest gamma has no larger ECE than the smallest",
+    ),
+    ("LS: Psi improves the ECE", "LS: Psi is better than raw"),
+    ("TS_FL: the raw ECE grows with gamma", "TS_FL: the raw ECE grows with gamma"),
+    ("TS_FL: gamma moves the ECE less with Psi", "TS_FL: gamma moves the ECE less with Psi"),
+    ("TS_FL without Psi is worse than Standard", "TS_FL without Psi is worse than Standard"),
+    ("TS_FL: Psi improves the ECE", "TS_FL with Psi is better than without"),
+    ("TS_FL with Psi is better than Standard", "TS_FL with Psi is better than Standard"),
+)
+"""What the paper says, and the count of the summary that speaks to it."""
+
+OTHERWISE = {
+    ("Standard: Psi is better than raw", "cifar10-s"),
+    ("Standard: a gamma > 0 has the smallest raw ECE", "svhn-s"),
+}
+"""Counts of what the paper denies for these data: the other trials are those that agree with it."""
+
+
+def image_rows(summary: dict[str, Any]) -> Iterator[str]:
+    """Give the table of the image runs; what does not show every time is bold."""
+    groups = [summary["groups"][name] for name in COLUMNS.values()]
+    yield f"| claim | {' | '.join(COLUMNS)} |"
+    yield "|---" * (len(COLUMNS) + 1) + "|"
+    for text, some, every in (
+        ("errors of the appendix: means within 1 point", "within_1_point", "published"),
+        ("the same, strictly: z at most 3, from two trials on", "strict", "with_a_z"),
+    ):
+        cells = (_count(group["errors"][some], group["errors"][every]) for group in groups)
+        yield f"| {text} | {' | '.join(cells)} |"
+    for text, finding in CLAIMS:
+        cells = []
+        for group in groups:
+            count = group["counts"].get(finding, {"shows": 0, "trials": 0})
+            other = (finding, group["config"]["dataset"]) in OTHERWISE
+            cells.append(
+                _count(count["trials"] - count["shows"] if other else count["shows"], count["trials"])
+            )
+        yield f"| {text} | {' | '.join(cells)} |"
+    ranks = (group["rank_correlation_of_ece_and_nll"] for group in groups)
+    yield f"| NLL is highly correlated with ECE (here: Spearman) | {' | '.join(f'{r:.2f}' for r in ranks)} |"
+
+
+def _count(some: int, every: int) -> str:
+    if not every:
+        return "-"
+    return f"{some} of {every}" if some == every else f"**{some} of {every}**"
+
+
 def updated(text: str) -> str:
     """Return the page with every count as its source has it."""
+    summary = json.loads((FOLDER / "images" / "summary.json").read_text(encoding="utf-8"))
+    begin, end = "<!-- image rows: begin -->\n", "<!-- image rows: end -->"
+    if begin in text:
+        before, rest = text.split(begin)
+        text = (
+            before + begin + "".join(f"{line}\n" for line in image_rows(summary)) + end + rest.split(end)[1]
+        )
 
     def count(match: re.Match[str]) -> str:
         source = [match[name] for name in ("file", "place", "form")]
