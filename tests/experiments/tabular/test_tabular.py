@@ -323,6 +323,8 @@ def test_welch_test_against_scipy():
         assert p_value_greater(a, b) == pytest.approx(expected, rel=1e-10)
     assert p_value_greater(np.ones(3), np.zeros(3)) == 0
     assert p_value_greater(np.ones(3), np.ones(3)) == 1
+    assert math.isnan(p_value_greater(np.ones(1), np.zeros(1)))
+    assert math.isnan(p_value_greater(np.ones(3), np.zeros(1)))
 
 
 def test_bold_is_the_best_and_what_is_not_worse():
