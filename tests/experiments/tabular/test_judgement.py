@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from refocal import Focal
 from refocal.experiments.sweeps import read_runs
 from refocal.experiments.tabular.explained import OPEN, explanation
 from refocal.experiments.tabular.judgement import (
@@ -18,6 +19,7 @@ from refocal.experiments.tabular.judgement import (
     verdicts,
     z_score,
 )
+from refocal.experiments.tabular.outputs import _claims
 from refocal.experiments.tabular.study import BINS, Experiment, experiments_of
 from refocal.experiments.tabular.tables import (
     Cell,
@@ -160,13 +162,80 @@ def test_claims_are_counted():
     assert linear["data_sets"] == 2
     assert linear["ece_rises_with_every_gamma"] == 1  # banana here
     assert linear["ece_rises_with_every_gamma_published"] == 1  # splice there
+    assert linear["data_sets_with_two_gammas"] == 2
     assert linear["largest_gamma_above_ce"] == 2
+    assert linear["raw_above_ce"] == {
+        "FL-1": {"data_sets": 2, "above": 2, "published": {"data_sets": 2, "above": 2}},
+        "FL-2": {"data_sets": 2, "above": 2, "published": {"data_sets": 2, "above": 2}},
+    }
+    # Not below: splice FL-1 here, and FL-2 of banana as published; 3.0 of splice is equal there.
+    below = {"pairs": 4, "below": 3, "published": {"pairs": 4, "below": 2}}
+    assert found["psi_below_raw"] == linear["psi_below_raw"] == below
     against = linear["psi_against_ce"]
     # banana FL-1 better, splice FL-1 worse, the two of FL-2 within 0.01.
     assert [against[k] for k in ("clearly_better", "no_clear_difference", "clearly_worse")] == [1, 2, 1]
     assert (against["pairs"], against["within_1_point"]) == (4, 3)
     assert list(against["published"].values()) == [4, 0, 2, 2]
     assert found["temperature_against_psi"] == {"compared": 3, "smaller_ece_by_temperature": 2}
+
+
+def test_claims_do_not_depend_on_the_order_of_gammas():
+    names = ("FL-3", "CE", "FL-10", "FL-0.5")
+    row = {name: cell(mean, 0.1, mean, 0.1) for name, mean in zip(names, (3.0, 0.1, 10.0, 0.5), strict=True)}
+    other = Focal(2.0, label_smoothing=0.1)  # has no gamma that could be compared
+    linear = claims([table({"banana": row | {str(other): cell(99.0, 0.1)}})], [table({})], ["banana"])[
+        "linear"
+    ]
+    assert linear["ece_rises_with_every_gamma"] == linear["ece_rises_with_every_gamma_published"] == 1
+    assert linear["largest_gamma_above_ce"] == 1
+    assert list(linear["raw_above_ce"]) == ["FL-0.5", "FL-3", "FL-10"]
+
+
+def test_a_claim_needs_what_it_is_about():
+    """One gamma cannot rise, and without cross entropy nothing is above it."""
+    pair = {"FL-2": cell(2.0, 0.1, 2.0, 0.1), "FL-2-psi": cell(1.0, 0.1, 1.0, 0.1)}
+    alone = claims([table({"banana": pair})], [table({})], ["banana"])
+    assert alone["linear"]["data_sets"] == 1
+    assert alone["linear"]["data_sets_with_two_gammas"] == alone["linear"]["ece_rises_with_every_gamma"] == 0
+    two = claims([table({"banana": pair | {"FL-1": cell(1.0, 0.1)}})], [table({})], ["banana"])
+    assert two["linear"]["ece_rises_with_every_gamma"] == two["linear"]["data_sets_with_two_gammas"] == 1
+    for found in (alone, two):
+        assert (found["linear"]["largest_gamma_above_ce"], found["linear"]["raw_above_ce"]) == (0, {})
+        assert found["linear"]["psi_against_ce"]["pairs"] == 0
+    text = "\n".join(_claims({15: alone}))
+    assert text == (
+        "- 15 bins, linear: pairs in which psi has a smaller mean ECE than raw: 1 of 1 (published: 1 of 1)."
+    )
+    assert "the raw ECE rises with every step of gamma: 1 of 1.\n" in "\n".join(_claims({15: two}))
+
+
+def test_data_sets_of_different_gammas_count_by_their_own():
+    rows = {
+        "banana": {"CE": cell(1.0, 0.1), "FL-1": cell(2.0, 0.1), "FL-1-psi": cell(1.0, 0.1)},
+        "splice": {"CE": cell(3.0, 0.1), "FL-2": cell(2.0, 0.1), "FL-2-psi": cell(1.0, 0.1)},
+    }
+    linear = claims([table(rows)], [table({})], list(rows))["linear"]
+    assert (linear["ece_rises_with_every_gamma"], linear["data_sets_with_two_gammas"]) == (1, 2)
+    assert (linear["largest_gamma_above_ce"], linear["psi_against_ce"]["pairs"]) == (1, 2)
+    assert {name: (of["above"], of["data_sets"]) for name, of in linear["raw_above_ce"].items()} == {
+        "FL-1": (1, 1),
+        "FL-2": (0, 1),
+    }
+
+
+def test_one_trial_says_nothing_of_a_difference():
+    one = {
+        name: Cell((mean,), mean, math.nan, False, None)
+        for name, mean in (("CE", 1.0), ("FL-1", 2.0), ("FL-1-psi", 0.5))
+    }
+    linear = claims([table({"banana": one})], [table({})], ["banana"])["linear"]
+    against = linear["psi_against_ce"]
+    assert [against[k] for k in ("pairs", "clearly_better", "no_clear_difference", "clearly_worse")] == [
+        0
+    ] * 4
+    text = "\n".join(_claims({15: {"linear": linear, "temperature_against_psi": {"compared": 0}}}))
+    assert "psi against cross entropy" not in text
+    assert "None" not in text
 
 
 def test_the_table_of_cells_has_both_numbers_of_bins_beside_each_other():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -174,7 +174,8 @@ def _in_words(summary: Mapping[str, Any]) -> list[str]:
         ]
         header = ["data set, model", "metric", "method", "here", "published", "z", "what was tried"]
         text.append(f"### {title}: {len(rows)}\n\n" + "\n".join(markdown_table(header, rows)) + "\n")
-    text.append("### What the tables show\n\n" + "\n".join(_claims(summary["claims"])) + "\n")
+    if told := _claims(summary["claims"]):
+        text.append("### What the tables show\n\n" + "\n".join(told) + "\n")
     return text
 
 
@@ -206,33 +207,58 @@ def _short(judgement: Mapping[Any, Mapping[str, Any]]) -> tuple[list[str], list[
 
 
 def _claims(found: Mapping[Any, Mapping[str, Any]]) -> list[str]:
-    """Return what the paper says of its tables, as counted here, in sentences."""
+    """Return what the paper says of its tables, as counted here, in sentences; of no cells none."""
     lines = []
     for n, of in found.items():
         for model in MODELS:
-            if model not in of:
-                continue
-            c = of[model]
-            against, paper = c["psi_against_ce"], c["psi_against_ce"]["published"]
-            lines += [
-                f"- {n} bins, {model}: the raw ECE rises with every step of gamma in "
-                f"{c['ece_rises_with_every_gamma']} of {c['data_sets']} data sets (published: "
-                f"{c['ece_rises_with_every_gamma_published']}).",
-                f"- {n} bins, {model}: psi against cross entropy, ECE of {against['pairs']} pairs: clearly "
-                f"smaller {against['clearly_better']}, no clear difference {against['no_clear_difference']}, "
-                f"clearly larger {against['clearly_worse']} (two-sided Welch test at 5 %); "
-                f"{against['within_1_point']} within 1 point, median difference "
-                f"{against['median_difference']} points. Published numbers, by two combined standard errors: "
-                f"{paper['clearly_better']}, {paper['no_clear_difference']}, {paper['clearly_worse']}.",
-            ]
+            lines += [f"- {n} bins, {model}: {said}" for said in _of_model(of.get(model, {}))]
         ts = of["temperature_against_psi"]
-        lines.append(
-            f"- {n} bins: a temperature fitted on labelled rows (the other half of the test part) has a "
-            "smaller ECE than psi, which needs no labels, in "
-            f"{ts['smaller_ece_by_temperature']} of the {ts['compared']} comparisons in which it could be "
-            "fitted."
-        )
+        if ts["compared"]:
+            lines.append(
+                f"- {n} bins: a temperature fitted on labelled rows (the other half of the test part) has a "
+                "smaller ECE than psi, which needs no labels, in "
+                f"{ts['smaller_ece_by_temperature']} of the {ts['compared']} comparisons in which it could "
+                "be fitted."
+            )
     return lines
+
+
+def _of_model(c: Mapping[str, Any]) -> Iterator[str]:
+    if not c:
+        return
+    below, against = c["psi_below_raw"], c["psi_against_ce"]
+    if c["data_sets_with_two_gammas"]:
+        names = ("ece_rises_with_every_gamma", "data_sets_with_two_gammas")
+        of = {name: c[name] for name in names} | {
+            "published": {name: c[f"{name}_published"] for name in names}
+        }
+        yield f"data sets in which the raw ECE rises with every step of gamma: {_both(of, *names)}."
+    if c["raw_above_ce"]:
+        told = (f"{name} {_both(of, 'above', 'data_sets')}" for name, of in c["raw_above_ce"].items())
+        yield f"data sets in which the raw ECE is above that of cross entropy: {', '.join(told)}."
+    if below["pairs"]:
+        yield f"pairs in which psi has a smaller mean ECE than raw: {_both(below, 'below', 'pairs')}."
+    if against["pairs"]:
+        paper = against["published"]
+        published = (
+            " Published numbers, by two combined standard errors: "
+            f"{paper['clearly_better']}, {paper['no_clear_difference']}, {paper['clearly_worse']}."
+        )
+        yield (
+            f"psi against cross entropy, ECE of {against['pairs']} pairs: clearly "
+            f"smaller {against['clearly_better']}, no clear difference {against['no_clear_difference']}, "
+            f"clearly larger {against['clearly_worse']} (two-sided Welch test at 5 %); "
+            f"{against['within_1_point']} within 1 point, median difference "
+            f"{against['median_difference']} points.{published if paper['pairs'] else ''}"
+        )
+
+
+def _both(of: Mapping[str, Any], part: str, whole: str) -> str:
+    """Say a count of ours, and the published one where there is something to count."""
+    paper = of["published"]
+    return f"{of[part]} of {of[whole]}" + (
+        f" (published: {paper[part]} of {paper[whole]})" if paper[whole] else ""
+    )
 
 
 def short_summary(out: str | os.PathLike[str]) -> str:
