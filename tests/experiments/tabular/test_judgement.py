@@ -6,11 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from refocal import Focal
 from refocal.experiments.sweeps import read_runs
-from refocal.experiments.tabular.explained import OPEN, explanation
+from refocal.experiments.tabular.explained import OPEN, explanation, is_default
 from refocal.experiments.tabular.judgement import (
+    PAPER_TRIALS,
+    STRICT,
     claims,
     counts,
     groups_of,
@@ -20,7 +23,7 @@ from refocal.experiments.tabular.judgement import (
     z_score,
 )
 from refocal.experiments.tabular.outputs import _claims
-from refocal.experiments.tabular.study import BINS, Experiment, experiments_of
+from refocal.experiments.tabular.study import BINS, Experiment, Recipe, experiments_of
 from refocal.experiments.tabular.tables import (
     Cell,
     Published,
@@ -257,9 +260,46 @@ def test_the_table_of_cells_has_both_numbers_of_bins_beside_each_other():
 
 
 def test_every_cell_has_a_word_on_what_was_tried():
-    assert explanation("usps", 5.0).startswith("open: the version")
-    assert explanation("vehicle", -2.9).startswith("chance: ")
-    assert explanation("vehicle", 3.1) == explanation("vehicle", None) == OPEN
+    assert explanation("usps", "ece", 5.0).startswith("open: the version")
+    assert explanation("vehicle", "ece", -2.9).startswith("chance: ")
+    assert explanation("vehicle", "error", 3.1) == explanation("vehicle", "ece", None) == OPEN
+    assert "28,220" in explanation("mushroom", "error", -3.2)
+    assert explanation("mushroom", "ece", -3.2) == OPEN
+    # Under another protocol nobody looked for a cause.
+    assert explanation("usps", "ece", 5.0, default=False) == explanation("vehicle", "ece", 5.0, default=False)
+    assert explanation("usps", "ece", 5.0, default=False) == "-"
+    assert explanation("usps", "ece", 1.0, default=False).startswith("chance: ")
+
+
+def test_a_chance_of_1_in_130_is_that_of_two_means_of_ten_trials():
+    assert 1 / (2 * stats.t.sf(STRICT, 2 * PAPER_TRIALS - 2)) == pytest.approx(130, abs=0.5)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"scaling": "standard"},
+        {"scaling": "pixels"},
+        {"train_fraction": 0.9},
+        {"task": "original"},
+        {"objectives": (Focal(0.0),)},
+        {"recipe": Recipe(epochs=1)},
+        {"trials": (0,)},
+    ],
+)
+def test_explanations_are_of_the_default_protocol(other):
+    as_loaded = Experiment("usps", seed=7, n_bins=(10, 15), train_fraction=0.5, scaling="whole")
+    assert is_default(as_loaded.config(), 10)
+    changed = dataclasses.replace(as_loaded, **other)
+    assert not is_default(changed.config(), len(changed.trials))
+    assert is_default(Experiment("mnist", scaling="pixels").config(), 10)
+
+
+def test_every_cell_that_misses_the_strict_rule_is_listed():
+    rows = {"banana": {"CE": cell(5.0, 0.1, 5.0, 0.1), "FL-1": cell(5.5, 0.1, 5.0, 0.1)}}
+    errors = {"banana": {"CE": cell(10.0, 0.1, 10.0, 0.1), "FL-1": cell(10.9, 0.1, 10.0, 0.1)}}
+    whole = judgement([table(rows)], [table(errors, metric="error")], ["banana"])
+    assert [(c["metric"], c["method"]) for c in whole["not_strict"]] == [("ece", "FL-1"), ("error", "FL-1")]
 
 
 def test_published_numbers_have_their_boldface():

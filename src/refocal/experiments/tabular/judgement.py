@@ -197,7 +197,7 @@ def judgement(ece: Sequence[Table], error: Sequence[Table], datasets: Sequence[s
             "agree": sum(v.agrees for v in clear),
             "psi_always_helps_would_agree": sum(v.helps for v in clear),
         },
-        "not_strict": [_told(cell) for cell in cells if not cell.strict],
+        "not_strict": [_told(cell) for cell in cells + errors if not cell.strict],
         "far": [_told(cell) for cell in cells + errors if abs(cell.difference) > FAR],
         "wrong_signs": [f"{v.dataset}, {v.model}, {v.method}" for v in signs if not v.agrees],
     }
