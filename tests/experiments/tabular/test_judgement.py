@@ -1,6 +1,8 @@
 """The judgement of the tabular study on small made-up tables with known answers."""
 
+import csv
 import dataclasses
+import json
 import math
 from pathlib import Path
 
@@ -329,3 +331,45 @@ def test_the_stored_runs_give_the_stored_tables():
         found = make_table(runs, "linear", "ece", n_bins=n_bins).rows["vehicle"]["FL-2-psi"]
         (row,) = (line.split(",") for line in stored if line.startswith("vehicle,linear,ece,FL-2-psi,"))
         assert float(row[names.index(column)]) == pytest.approx(found.mean, rel=1e-9)
+
+
+@pytest.mark.skipif(not (RESULTS / "runs").is_dir(), reason="the results are not part of an installation")
+def test_the_stored_list_has_every_cell_that_misses_the_strict_rule():
+    summary = json.loads((RESULTS / "summary.json").read_text())
+    for found in summary["judgement"].values():
+        for metric in ("ece", "error"):
+            misses = sum(c["metric"] == metric for c in found["not_strict"])
+            assert misses == found[metric]["cells"] - found[metric]["strict"] > 0
+    text = (RESULTS / "tables.md").read_text().split("do not meet the strict rule: ")[1].split("\n### ")[0]
+    listed = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")][1:]
+    for metric in ("ece", "error"):
+        found = summary["judgement"]["15"][metric]
+        assert sum(row[1] == metric for row in listed) == found["cells"] - found["strict"]
+    assert all(row[-1].startswith(("open: ", "probably ")) for row in listed)
+
+
+@pytest.mark.skipif(not (RESULTS / "runs").is_dir(), reason="the results are not part of an installation")
+def test_the_stored_claims_are_those_of_the_stored_table():
+    """Counted again from the cells of tables.csv."""
+    with open(RESULTS / "tables.csv", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["metric"] == "ece"]
+    summary = json.loads((RESULTS / "summary.json").read_text())
+    for bins, column in (("15", "mean"), ("10", "mean_10_bins")):
+        judged = summary["judgement"][bins]["data_sets"]
+        below = {"ours": 0, "published": 0}
+        for model in ("linear", "mlp"):
+            claim = summary["claims"][bins][model]
+            for name, ours in (("ours", column), ("published", "paper_mean")):
+                mean = {(r["dataset"], r["method"]): r[ours] for r in rows if r["model"] == model}
+                pairs = [(float(mean[d, "CE"]), float(mean[d, "FL-3"])) for d in judged]
+                said = claim["raw_above_ce"]["FL-3"]
+                said = said["published"] if name == "published" else said
+                assert (said["above"], said["data_sets"]) == (sum(ce < fl for ce, fl in pairs), len(judged))
+                below[name] += sum(
+                    float(mean[d, f"FL-{g}-psi"]) < float(mean[d, f"FL-{g}"])
+                    for d in judged
+                    for g in (1, 2, 3)
+                )
+        said = summary["claims"][bins]["psi_below_raw"]
+        assert (said["below"], said["published"]["below"]) == (below["ours"], below["published"])
+        assert said["pairs"] == said["published"]["pairs"] == 2 * 3 * len(judged)
