@@ -81,6 +81,10 @@ def test_a_search_logs_every_configuration_and_cell(folder, capsys, monkeypatch)
         assert cells.strip() == f"{sum(ours)} of {len(ours)}"
         ours = [row["strict"] == "1" for row in of if row["metric"] == "error"]
         assert error.strip() == f"{sum(ours)} of {len(ours)}"
+    assert (
+        main([*command, *one, "--seed", "1"]) == 0
+    )  # a command is reported, though most runs are of another
+    assert "\nLeft out: 10 runs with different seed of the search.\n" in (out / "search.md").read_text()
 
 
 def test_the_bins_of_a_run_are_those_of_the_metric(folder):

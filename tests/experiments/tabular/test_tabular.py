@@ -323,6 +323,8 @@ def test_welch_test_against_scipy():
         assert p_value_greater(a, b) == pytest.approx(expected, rel=1e-10)
     assert p_value_greater(np.ones(3), np.zeros(3)) == 0
     assert p_value_greater(np.ones(3), np.ones(3)) == 1
+    assert math.isnan(p_value_greater(np.ones(1), np.zeros(1)))
+    assert math.isnan(p_value_greater(np.ones(3), np.zeros(1)))
 
 
 def test_bold_is_the_best_and_what_is_not_worse():
@@ -375,6 +377,25 @@ def test_the_study_from_the_command_line(folder, capsys, monkeypatch):
     monkeypatch.setattr(study, "report", lambda out, keys, bins: [])
     assert main(command) == 0  # nothing is trained again
     assert {path: path.stat().st_mtime_ns for path in (out / "runs").glob("*.json")} == runs
+
+
+def test_a_report_says_the_trials_that_there_are(folder, capsys):
+    out = folder / "out"
+    options = ["--gamma", "0", "2", "--model", "linear", "--epochs", "1", "--jobs", "1", "--out", str(out)]
+    for dataset, trials in (("vehicle", "3"), (str(folder / "mine.npz"), "2")):
+        command = ["reproduce", "tabular", "--dataset", dataset, "--trials", trials, *options]
+        assert main(command) == 0
+        text = (out / "tables.md").read_text()
+        assert f"SD_ours^2 / {trials})" in text
+        assert f"\n{trials} trials of 1 epochs" in text
+    # Data of one's own have no published cells.
+    assert "| ece cells, z: mean, rms | - | - |" in text
+    assert "None" not in text + capsys.readouterr().out
+    assert main(["reproduce", "tabular", "--report", "--out", str(out)]) == 0
+    text = (out / "tables.md").read_text()
+    assert "SD_ours^2 / trials)" in text
+    assert "\n2 to 3 trials of 1 epochs" in text
+    assert "open: no cause is known" not in text  # not the default protocol
 
 
 @pytest.mark.parametrize(

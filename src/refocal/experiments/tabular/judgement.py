@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -196,7 +197,7 @@ def judgement(ece: Sequence[Table], error: Sequence[Table], datasets: Sequence[s
             "agree": sum(v.agrees for v in clear),
             "psi_always_helps_would_agree": sum(v.helps for v in clear),
         },
-        "not_strict": [_told(cell) for cell in cells if not cell.strict],
+        "not_strict": [_told(cell) for cell in cells + errors if not cell.strict],
         "far": [_told(cell) for cell in cells + errors if abs(cell.difference) > FAR],
         "wrong_signs": [f"{v.dataset}, {v.model}, {v.method}" for v in signs if not v.agrees],
     }
@@ -217,26 +218,42 @@ def _told(cell: Judged) -> dict[str, Any]:
 def claims(tables: Sequence[Table], extra: Sequence[Table], datasets: Sequence[str]) -> dict[str, Any]:
     """Return what the paper says of its tables in words, measured on ours and on the published ones.
 
+    A data set counts for a claim if its own row has what the claim is about: two gammas, cross entropy, psi.
+
     Args:
         tables: The ECE table of each model.
         extra: The same after temperature scaling.
         datasets: That are judged.
     """
     result: dict[str, Any] = {}
+    every: list[tuple[Cell, Cell]] = []
     for table in tables:
         rows = [table.rows[d] for d in datasets if d in table.rows]
-        losses = [name for name in table.columns if not name.endswith("-psi")]
-        scaled = [name for name in losses if f"{name}-psi" in table.columns]
-        pairs = [(row[f"{name}-psi"], row["CE"]) for row in rows for name in scaled if "CE" in row]
+        raw = [by_gamma(row) for row in rows]
+        several = [list(of.values()) for of in raw if len(of) > 1]
+        papers = [[cell.published.mean for cell in of if cell.published] for of in several]
+        known = [means for of, means in zip(several, papers, strict=True) if len(means) == len(of)]
+        with_ce = [of for of in raw if len(of) > 1 and 0.0 in of]
+        corrected = [(row[f"{name}-psi"], row[name]) for row in rows for name in row if f"{name}-psi" in row]
+        gammas = sorted({gamma for of in with_ce for gamma in of} - {0.0})
         result[table.model] = {
             "data_sets": len(rows),
-            "ece_rises_with_every_gamma": sum(_rises([row[n].mean for n in losses]) for row in rows),
-            "ece_rises_with_every_gamma_published": sum(
-                _rises([row[n].published for n in losses]) for row in rows
-            ),
-            "largest_gamma_above_ce": sum(row[losses[-1]].mean > row[losses[0]].mean for row in rows),
-            "psi_against_ce": _against(pairs),
+            "data_sets_with_two_gammas": len(several),
+            "ece_rises_with_every_gamma": sum(_rises([cell.mean for cell in of]) for of in several),
+            "data_sets_with_two_gammas_published": len(known),
+            "ece_rises_with_every_gamma_published": sum(map(_rises, known)),
+            "largest_gamma_above_ce": sum(of[max(of)].mean > of[0.0].mean for of in with_ce),
+            "raw_above_ce": {
+                f"FL-{gamma:g}": _smaller(
+                    [(of[0.0], of[gamma]) for of in with_ce if gamma in of], "data_sets", "above"
+                )
+                for gamma in gammas
+            },
+            "psi_below_raw": _smaller(corrected, "pairs", "below"),
+            "psi_against_ce": _against([(psi, row["CE"]) for row in rows for psi in _after_psi(row)]),
         }
+        every += corrected
+    result["psi_below_raw"] = _smaller(every, "pairs", "below")
     wins = compared = 0
     for table, other in zip(tables, extra, strict=True):
         for dataset in datasets:
@@ -250,13 +267,44 @@ def claims(tables: Sequence[Table], extra: Sequence[Table], datasets: Sequence[s
     return result
 
 
-def _rises(values: Sequence[Any]) -> bool:
-    means = [getattr(value, "mean", value) for value in values]
-    return None not in means and all(a < b for a, b in itertools.pairwise(means))
+def by_gamma(row: Mapping[str, Cell]) -> dict[float, Cell]:
+    """Return the cells of a row before psi by their gamma, the smallest first; other losses have none.
+
+    Example:
+        >>> list(by_gamma(dict.fromkeys(["FL-3", "FL-0.5", "FL-3-psi", "CE", "GCE"], None)))
+        [0.0, 0.5, 3.0]
+    """
+    found = {}
+    for name, cell in row.items():
+        if name == "CE":
+            found[0.0] = cell
+        elif focal := re.fullmatch(r"FL-(\d[\d.e+-]*)", name):
+            found[float(focal[1])] = cell
+    return dict(sorted(found.items()))
 
 
-def _against(pairs: Sequence[tuple[Cell, Cell]]) -> dict[str, Any]:
+def _after_psi(row: Mapping[str, Cell]) -> list[Cell]:
+    """Return the cells of a row after psi, none where there is no cross entropy to compare them with."""
+    return [cell for name, cell in row.items() if name.endswith("-psi")] if "CE" in row else []
+
+
+def _rises(means: Sequence[float]) -> bool:
+    return all(a < b for a, b in itertools.pairwise(means))
+
+
+def _smaller(pairs: Sequence[tuple[Cell, Cell]], all_name: str, name: str) -> dict[str, Any]:
+    """Count pairs, and those in which the first cell has the smaller mean, ours and published."""
+    known = [(a.published, b.published) for a, b in pairs if a.published and b.published]
+    return {
+        all_name: len(pairs),
+        name: sum(a.mean < b.mean for a, b in pairs),
+        "published": {all_name: len(known), name: sum(a.mean < b.mean for a, b in known)},
+    }
+
+
+def _against(every: Sequence[tuple[Cell, Cell]]) -> dict[str, Any]:
     """Count pairs of ECE by a two-sided Welch test at 5 %, ours and (by the printed spreads) published."""
+    pairs = [pair for pair in every if min(len(cell.values) for cell in pair) > 1]  # one trial has no spread
     better = worse = paper_better = paper_worse = known = 0
     for psi, ce in pairs:
         a, b = np.array(psi.values), np.array(ce.values)

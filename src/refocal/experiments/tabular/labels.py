@@ -10,13 +10,14 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from refocal import Focal, FocalTemperatureScaling, TemperatureScaling, choose_calibration, ece, nll
+from refocal.experiments.data import REGISTRY
 from refocal.experiments.files import csv_bytes, figure_files, json_bytes, markdown_table, write_outputs
 from refocal.experiments.sweeps import Run, Workers, carry_out, origin_text, read_runs, run_key
 from refocal.experiments.tabular.study import BINS, Experiment, configs_of, data_folder
@@ -38,6 +39,8 @@ METHODS = {"raw": "raw", "psi": "psi, no labels", **LABELLED}
 MEASURES = {"ece": f"ECE ({BINS[0]} bins, in %)", "nll": "NLL"}
 FOLDER = "labels"
 """Of the runs, in the folder of the study, whose own runs they must not mix with."""
+BY_DATA = ("sha256", "complete", "scaling", "train_fraction")
+"""What differs by data set in the runs of one command."""
 
 
 def label_configs(
@@ -141,13 +144,14 @@ def run(
         tell: Called with each file.
 
     Raises:
-        ValueError: If an experiment has several objectives.
+        ValueError: If an experiment has several objectives, or experiments are not of one table.
         SweepError: After the report, if runs failed.
     """
     if any(len(experiment.objectives) != 1 for experiment in experiments):
         raise ValueError("one gamma at a time: the table has a row for each data set and model")
     do = functools.partial(run_labels, data=data_folder(experiments))
     configs = label_configs(experiments)
+    check_one_setting(configs)
     keys = [run_key(config) for config in configs]
     folder = Path(out) / FOLDER
     return carry_out(configs, do, folder, lambda: report(out, keys), workers=workers, tell=tell)
@@ -170,19 +174,63 @@ def crossing(means: Sequence[float], psi: Sequence[float], labels: Sequence[int]
     return found
 
 
+def check_one_setting(configs: Iterable[Mapping[str, Any]]) -> None:
+    """Check that runs are of one table: they differ in data set and model only, and in what these ask for.
+
+    Raises:
+        ValueError: If they differ in anything else, or a data set and model is there twice.
+    """
+    first: dict[tuple[str, str], Any] = {}
+    entries = [entry for config in configs for entry in _entries(config)]
+    different = {name for name, among, value in entries if first.setdefault((name, among), value) != value}
+    if different:
+        raise ValueError(
+            "the runs of a table by number of labels must differ in data set and model only, got different "
+            f"{', '.join(sorted(different))}; give each setting an --out of its own, or the options of one "
+            "instead of --report (what is done is not done again)"
+        )
+
+
+def _entries(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Give the name of each entry, among which runs it must be the same, and its value."""
+    model = config["model"]
+    dataset, scaling = model["dataset"], model["scaling"]
+    (objective,) = model["objectives"]
+    for part in (config, model, model["recipe"], objective):
+        for name, value in part.items():
+            if name not in ("model", "dataset", "objectives", "recipe", *BY_DATA):
+                yield name, "all", value
+    for name in BY_DATA:
+        yield name, f"{dataset}, {model['model']}", model.get(name)
+    # Images have a scaling of their own, and the default of tables depends on whether they are of the paper.
+    if scaling != "pixels":
+        yield "scaling", "tables of the paper" if dataset in REGISTRY else "other tables", scaling
+    # None: the test rows that the data come with, where others are divided into halves.
+    yield "train_fraction", "all", model["train_fraction"] or 0.5
+
+
 def report(out: str | os.PathLike[str], keys: Sequence[str] | None = None) -> list[Path]:
     """Write table, summary and figure of finished runs.
 
+    Args:
+        out: The folder of the study.
+        keys: Only these runs; by default all.
+
     Raises:
-        FileNotFoundError: If no run is finished.
+        FileNotFoundError: If no run is finished, or none that is can be reported.
+        ValueError: If the runs are not of one table, see `check_one_setting`.
     """
-    runs = [run for run in read_runs(Path(out) / FOLDER) if keys is None or run.key in keys]
-    runs = sorted((r for r in runs if r.result["labels"]), key=lambda r: (_model(r), _dataset(r)))
-    if not runs:
+    found = [run for run in read_runs(Path(out) / FOLDER) if keys is None or run.key in keys]
+    if not found:
         raise FileNotFoundError(f"no run by number of labels is finished in {out}")
+    runs, left_out = _reported(found)
+    if not runs:
+        raise FileNotFoundError(f"no run by number of labels can be reported: {left_out}")
+    check_one_setting([run.config for run in runs])
     rows = [
         (
-            *(_dataset(run), _model(run), run.result["n_test"], n, measure, method),
+            *(_dataset(run), _model(run), _gamma(run), run.config["model"]["scaling"]),
+            *(run.result["n_test"], n, measure, method),
             *(of[method][name][i] for name in ("mean", "sd", "below_psi")),
             run.result["unfitted"].get(method, [0] * (i + 1))[i],
         )
@@ -192,25 +240,36 @@ def report(out: str | os.PathLike[str], keys: Sequence[str] | None = None) -> li
         for method in METHODS
     ]
     header = (
-        "dataset",
-        "model",
-        "n_test",
-        "labels",
-        "measure",
-        "method",
-        "mean",
-        "sd",
-        "below_psi",
-        "unfitted",
+        *("dataset", "model", "gamma", "scaling", "n_test", "labels", "measure", "method"),
+        *("mean", "sd", "below_psi", "unfitted"),
     )
     summary = _summary(runs)
     files = {
         "labels.csv": csv_bytes(header, rows),
-        "labels.md": _text(runs, summary).encode(),
+        "labels.md": _text(runs, summary, left_out).encode(),
         "labels.json": json_bytes(summary),
         **figure_files("labels", _figure(runs)),
     }
     return write_outputs(out, files)
+
+
+def _reported(runs: Sequence[Run]) -> tuple[list[Run], str]:
+    """Return the runs that count, in the order of the tables, and a sentence on the others."""
+    partial = [run for run in runs if run.result["partial"]]
+    small = [run for run in runs if not run.result["partial"] and not run.result["labels"]]
+    told = []
+    if partial:
+        told.append(f"incomplete copies are not judged ({_names(partial)})")
+    if small:
+        least = 2 * min(n for run in small for n in run.config["labels"])
+        rows = min(run.result["n_test"] for run in small)
+        told.append(f"at least {least} test rows are needed, got {rows} ({_names(small)})")
+    rest = [run for run in runs if run not in partial and run not in small]
+    return sorted(rest, key=lambda run: (_model(run), _dataset(run))), "; ".join(told)
+
+
+def _names(runs: Iterable[Run]) -> str:
+    return ", ".join(sorted({_dataset(run) for run in runs}))
 
 
 def _dataset(run: Run) -> str:
@@ -219,6 +278,11 @@ def _dataset(run: Run) -> str:
 
 def _model(run: Run) -> str:
     return str(run.config["model"]["model"])
+
+
+def _gamma(run: Run) -> float:
+    (objective,) = run.config["model"]["objectives"]
+    return float(objective["gamma"])
 
 
 def _summary(runs: Sequence[Run]) -> dict[str, Any]:
@@ -254,22 +318,23 @@ def _or_never(n: float) -> int | None:
     return None if math.isinf(n) else int(n)
 
 
-def _text(runs: Sequence[Run], summary: Mapping[str, Any]) -> str:
+def _text(runs: Sequence[Run], summary: Mapping[str, Any], left_out: str) -> str:
     config = runs[0].config
-    gamma = config["model"]["objectives"][0]["gamma"]
     text = [
         "# How many labels until a temperature is better than psi",
         "",
-        f"Focal loss of gamma {gamma:g}, {len(config['model']['trials'])} trainings for each data set and "
-        f"model. Of the test rows of one of them in turn, n are drawn as labelled, {config['draws']} times, "
-        "at most half; every method is measured on the rows that were not drawn, and means over draws are "
-        "compared. Psi uses no label. A temperature that cannot be fitted (no error among the drawn rows) "
-        f"is 1; for the focal temperature and the choice that leaves psi. {origin_text(runs)}",
+        f"Focal loss of gamma {_gamma(runs[0]):g}, {len(config['model']['trials'])} trainings for each data "
+        "set and model. Of the test rows of one of them in turn, n are drawn as labelled, "
+        f"{config['draws']} times, at most half; every method is measured on the rows that were not drawn, "
+        "and means over draws are compared. Psi uses no label. A temperature that cannot be fitted (no error "
+        "among the drawn rows) is 1; for the focal temperature and the choice that leaves psi. "
+        f"{origin_text(runs)}",
         "",
         "The crossing point: the smallest n of "
         f"{', '.join(map(str, config['labels']))} from which on the method is below psi for all n that were "
         "tried; never: psi is still below at the largest n.",
         "",
+        *([f"Left out: {left_out}.", ""] if left_out else []),
     ]
     for measure, title in MEASURES.items():
         header = ["model", *(f"{name}: median (never)" for name in LABELLED.values())]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +18,8 @@ from refocal.experiments.files import (
     write_outputs,
 )
 from refocal.experiments.sweeps import Run, origin_text, read_runs
-from refocal.experiments.tabular.explained import explanation
-from refocal.experiments.tabular.judgement import claims, judgement
+from refocal.experiments.tabular.explained import explanation, is_default
+from refocal.experiments.tabular.judgement import PAPER_TRIALS, claims, judgement
 from refocal.experiments.tabular.study import BINNED, BINS, MODELS, check_bins
 from refocal.experiments.tabular.tables import (
     TITLES,
@@ -52,7 +52,7 @@ def write_report(
     models = [model for model in MODELS if any(its_model == model for _, its_model in gathered)]
     partial = sorted({run.config["dataset"] for run in runs if run.result["partial"]})
     judged = [d for d in dict.fromkeys(dataset for dataset, _ in gathered) if d not in partial]
-    made = f"{_options(runs)}\n{origin_text(runs)}"
+    made = f"{_options(runs, gathered)}\n{origin_text(runs)}"
 
     def tables(metric: str, n_bins: int, **options: bool) -> list[Table]:
         return [table_of(gathered, model, metric, n_bins=n_bins, **options) for model in models]
@@ -71,7 +71,7 @@ def write_report(
     other = sorted({d for (d, _), entry in gathered.items() if ("ece", bins[0]) not in entry["metrics"]})
     if other:
         made += f"\nNot measured with {bins[0]} bins, so not in those tables: {', '.join(other)}."
-    text = [_introduction(made, partial), *_in_words(summary)]
+    text = [_introduction(made, partial), *_in_words(summary, gathered)]
     for model in models:
         for metric in TITLES:
             binned = metric in BINNED
@@ -112,14 +112,20 @@ def _bins(gathered: Mapping[Any, Mapping[str, Any]], bins: Sequence[int] | None)
     return bins
 
 
-def _options(runs: Sequence[Run]) -> str:
+def _trials(gathered: Mapping[Any, Mapping[str, Any]]) -> list[int]:
+    """Return the numbers of trials of data sets and models, each once."""
+    return sorted({entry["made"][0] for entry in gathered.values()})
+
+
+def _options(runs: Sequence[Run], gathered: Mapping[Any, Mapping[str, Any]]) -> str:
     """Say how the models of all tables were trained."""
     recipes = [run.config["recipe"] for run in runs]
     epochs, decays = (sorted({recipe[name] for recipe in recipes}) for name in ("epochs", "weight_decay"))
     objectives = dict.fromkeys(name for run in runs for name in method_names(run.config))
-    trials = {t for run in runs for t in run.config["trials"]}
+    trials = _trials(gathered)
     return (
-        f"{len(trials)} trials of {' and '.join(map(str, epochs))} epochs, weight decay "
+        f"{' to '.join(map(str, dict.fromkeys((trials[0], trials[-1]))))} trials of "
+        f"{' and '.join(map(str, epochs))} epochs, weight decay "
         f"{' and '.join(f'{decay:g}' for decay in decays)}, objectives {', '.join(objectives)} "
         "(CE: cross entropy; FL-g: focal loss of gamma g)."
     )
@@ -141,12 +147,15 @@ RULES = {
 }
 
 
-def _in_words(summary: Mapping[str, Any]) -> list[str]:
+def _in_words(summary: Mapping[str, Any], gathered: Mapping[tuple[str, str], Mapping[str, Any]]) -> list[str]:
     """Return the judgement in Markdown: all counts, each row, and each cell that differs."""
+    trials = _trials(gathered)
+    default = {key: is_default(entry["config"], entry["made"][0]) for key, entry in gathered.items()}
     text = [
         "## How far the tables agree with the published ones\n\n"
-        "Strict: |difference| <= 3 sqrt(SD_paper^2 / 10 + SD_ours^2 / 10), with the published brackets as "
-        "standard deviations and no floor. The kinder rules also take what is within 1 point, and what would "
+        f"Strict: |difference| <= 3 sqrt(SD_paper^2 / {PAPER_TRIALS} + SD_ours^2 / "
+        f"{trials[0] if len(trials) == 1 else 'trials'}), with the published brackets as standard "
+        "deviations and no floor. The kinder rules also take what is within 1 point, and what would "
         "be within 3 standard errors if the brackets were standard errors. z: the difference over that root. "
         "Clear verdicts: whether psi lowers the ECE, where the published difference is above two combined "
         "brackets.\n",
@@ -161,27 +170,28 @@ def _in_words(summary: Mapping[str, Any]) -> list[str]:
         text.append("\n".join(markdown_table(["data set, model", *header[1:]], rows)) + "\n")
     n, found = next(iter(summary["judgement"].items()))
     for name, title in (
-        ("not_strict", f"ECE cells ({n} bins) that do not meet the strict rule"),
+        ("not_strict", f"Cells (ECE with {n} bins, error) that do not meet the strict rule"),
         ("far", f"Cells (ECE with {n} bins, error) off by more than 1 point"),
     ):
         rows = [
             (
                 *(f"{c['dataset']}, {c['model']}", c["metric"], c["method"], f"{c['mean']:.2f}"),
                 *(f"{c['published']:.2f}", "" if c["z"] is None else f"{c['z']:.1f}"),
-                explanation(c["dataset"], c["z"]),
+                explanation(c["dataset"], c["metric"], c["z"], default=default[c["dataset"], c["model"]]),
             )
             for c in found[name]
         ]
         header = ["data set, model", "metric", "method", "here", "published", "z", "what was tried"]
         text.append(f"### {title}: {len(rows)}\n\n" + "\n".join(markdown_table(header, rows)) + "\n")
-    text.append("### What the tables show\n\n" + "\n".join(_claims(summary["claims"])) + "\n")
+    if told := _claims(summary["claims"]):
+        text.append("### What the tables show\n\n" + "\n".join(told) + "\n")
     return text
 
 
 def _counted(of: Mapping[str, Any]) -> tuple[str, ...]:
     rules = (f"{of[rule]} of {of['cells']}" for rule in RULES)
     # None where no cell has a finite z: neither the published one nor ours varies.
-    return *rules, *("" if of[z] is None else f"{of[z]:.2f}" for z in ("z_mean", "z_rms"))
+    return *rules, *("-" if of[z] is None else f"{of[z]:.2f}" for z in ("z_mean", "z_rms"))
 
 
 def _short(judgement: Mapping[Any, Mapping[str, Any]]) -> tuple[list[str], list[tuple[str, ...]]]:
@@ -191,7 +201,11 @@ def _short(judgement: Mapping[Any, Mapping[str, Any]]) -> tuple[list[str], list[
         for rule, title in RULES.items():
             found = (f"{of[metric][rule]} of {of[metric]['cells']}" for of in judgement.values())
             rows.append((f"{metric} cells, {title}", *found))
-        found = (f"{of[metric]['z_mean']}, {of[metric]['z_rms']}" for of in judgement.values())
+        # None where there is no published cell, as for data of one's own.
+        found = (
+            "-" if of[metric]["z_rms"] is None else f"{of[metric]['z_mean']}, {of[metric]['z_rms']}"
+            for of in judgement.values()
+        )
         rows.append((f"{metric} cells, z: mean, rms", *found))
     for name, part, title in (
         ("clear_verdicts", "agree", "clear verdicts on psi"),
@@ -206,33 +220,58 @@ def _short(judgement: Mapping[Any, Mapping[str, Any]]) -> tuple[list[str], list[
 
 
 def _claims(found: Mapping[Any, Mapping[str, Any]]) -> list[str]:
-    """Return what the paper says of its tables, as counted here, in sentences."""
+    """Return what the paper says of its tables, as counted here, in sentences; of no cells none."""
     lines = []
     for n, of in found.items():
         for model in MODELS:
-            if model not in of:
-                continue
-            c = of[model]
-            against, paper = c["psi_against_ce"], c["psi_against_ce"]["published"]
-            lines += [
-                f"- {n} bins, {model}: the raw ECE rises with every step of gamma in "
-                f"{c['ece_rises_with_every_gamma']} of {c['data_sets']} data sets (published: "
-                f"{c['ece_rises_with_every_gamma_published']}).",
-                f"- {n} bins, {model}: psi against cross entropy, ECE of {against['pairs']} pairs: clearly "
-                f"smaller {against['clearly_better']}, no clear difference {against['no_clear_difference']}, "
-                f"clearly larger {against['clearly_worse']} (two-sided Welch test at 5 %); "
-                f"{against['within_1_point']} within 1 point, median difference "
-                f"{against['median_difference']} points. Published numbers, by two combined standard errors: "
-                f"{paper['clearly_better']}, {paper['no_clear_difference']}, {paper['clearly_worse']}.",
-            ]
+            lines += [f"- {n} bins, {model}: {said}" for said in _of_model(of.get(model, {}))]
         ts = of["temperature_against_psi"]
-        lines.append(
-            f"- {n} bins: a temperature fitted on labelled rows (the other half of the test part) has a "
-            "smaller ECE than psi, which needs no labels, in "
-            f"{ts['smaller_ece_by_temperature']} of the {ts['compared']} comparisons in which it could be "
-            "fitted."
-        )
+        if ts["compared"]:
+            lines.append(
+                f"- {n} bins: a temperature fitted on labelled rows (the other half of the test part) has a "
+                "smaller ECE than psi, which needs no labels, in "
+                f"{ts['smaller_ece_by_temperature']} of the {ts['compared']} comparisons in which it could "
+                "be fitted."
+            )
     return lines
+
+
+def _of_model(c: Mapping[str, Any]) -> Iterator[str]:
+    if not c:
+        return
+    below, against = c["psi_below_raw"], c["psi_against_ce"]
+    if c["data_sets_with_two_gammas"]:
+        names = ("ece_rises_with_every_gamma", "data_sets_with_two_gammas")
+        of = {name: c[name] for name in names} | {
+            "published": {name: c[f"{name}_published"] for name in names}
+        }
+        yield f"data sets in which the raw ECE rises with every step of gamma: {_both(of, *names)}."
+    if c["raw_above_ce"]:
+        told = (f"{name} {_both(of, 'above', 'data_sets')}" for name, of in c["raw_above_ce"].items())
+        yield f"data sets in which the raw ECE is above that of cross entropy: {', '.join(told)}."
+    if below["pairs"]:
+        yield f"pairs in which psi has a smaller mean ECE than raw: {_both(below, 'below', 'pairs')}."
+    if against["pairs"]:
+        paper = against["published"]
+        published = (
+            " Published numbers, by two combined standard errors: "
+            f"{paper['clearly_better']}, {paper['no_clear_difference']}, {paper['clearly_worse']}."
+        )
+        yield (
+            f"psi against cross entropy, ECE of {against['pairs']} pairs: clearly "
+            f"smaller {against['clearly_better']}, no clear difference {against['no_clear_difference']}, "
+            f"clearly larger {against['clearly_worse']} (two-sided Welch test at 5 %); "
+            f"{against['within_1_point']} within 1 point, median difference "
+            f"{against['median_difference']} points.{published if paper['pairs'] else ''}"
+        )
+
+
+def _both(of: Mapping[str, Any], part: str, whole: str) -> str:
+    """Say a count of ours, and the published one where there is something to count."""
+    paper = of["published"]
+    return f"{of[part]} of {of[whole]}" + (
+        f" (published: {paper[part]} of {paper[whole]})" if paper[whole] else ""
+    )
 
 
 def short_summary(out: str | os.PathLike[str]) -> str:

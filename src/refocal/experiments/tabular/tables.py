@@ -236,7 +236,12 @@ def _not_worse(methods: Mapping[str, Any]) -> set[str]:
 
 
 def p_value_greater(a: Any, b: Any) -> float:
-    """Return the p-value of Welch's test that the mean of a is greater; 0 or 1 where nothing varies."""
+    """Return the p-value of Welch's test that the mean of a is greater; 0 or 1 where nothing varies.
+
+    NaN where one of them has fewer than 2 values: nothing can be said of their spread.
+    """
+    if min(len(a), len(b)) < 2:
+        return math.nan
     if np.ptp(a) == np.ptp(b) == 0:
         return float(np.mean(a) <= np.mean(b))
     with warnings.catch_warnings():
