@@ -1,5 +1,6 @@
 """Numbers of the documents that stand for many runs, counted again from what is stored."""
 
+import csv
 import json
 import re
 from pathlib import Path
@@ -16,6 +17,30 @@ def test_how_often_a_temperature_has_the_smaller_error():
     for page in pages:
         (said,) = SAID.findall(Path(page).read_text(encoding="utf-8"))
         assert said == (str(found["smaller_ece_by_temperature"]), str(found["compared"]))
+
+
+def test_how_often_each_correction_helped_image_networks():
+    """ResNet-8, CIFAR-10-s, 200 epochs, gamma > 0, of every group; counted from the table of all runs."""
+    with open(ROOT / "results" / "images" / "measures.csv", newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["group"].startswith("cifar10-s-resnet8-200")]
+    ece = {
+        (row["paradigm"], row["link"], row["group"], row["gamma"], row["seed"]): float(row["ece"])
+        for row in rows
+        if "train_size" not in row["group"] and float(row["gamma"]) > 0
+    }
+
+    def helped(paradigm, link, before):
+        runs = [key[2:] for key in ece if key[:2] == (paradigm, link)]
+        return f"{sum(ece[paradigm, link, *run] < ece[before, 'raw', *run] for run in runs)} of {len(runs)}"
+
+    text = (DOCS / "start" / "which-correction.md").read_text(encoding="utf-8")
+    for done, count in {
+        "plain labels: Psi alone": helped("standard", "psi", "standard"),
+        "plain labels: a temperature by the NLL": helped("ts_nll", "raw", "standard"),
+        "plain labels: a temperature by the focal loss, then Psi": helped("ts_fl", "psi", "standard"),
+        "label smoothing: Psi alone": helped("ls", "psi", "ls"),
+    }.items():
+        assert f"| {done} | {count} |" in text, (done, count)
 
 
 def test_the_stored_picture_is_that_of_the_first_page():

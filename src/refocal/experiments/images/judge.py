@@ -290,7 +290,8 @@ def summary_text(summary: Mapping[str, Any]) -> Iterator[str]:
                 for d in group["directions"]
                 if d["finding"] == finding and d["gamma"] is not None
             ]
-            text = f"  {finding}: {count['shows']} of {count['trials']} trials"
+            text = f"  {finding}: {count['shows']} of {count['trials']} "
+            text += "pairs of trial and gamma" if parts else "trials"
             yield text + (f" ({', '.join(parts)})" if parts else "")
     for name, trend in summary.get("trends", {}).items():  # earlier versions had none
         yield f"{name}: raw ECE of Standard"
