@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from refocal.experiments.tabular.explained import TRIED
+
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "results"
 TEXT = (FOLDER / "README.md").read_text(encoding="utf-8")
@@ -150,6 +152,18 @@ def test_explanations_are_those_of_the_versions():
     errors = [strict("Adult", "five levels, complete rows", model, "error") for model in ("linear", "mlp")]
     assert sum(errors) == 6
     assert strict("Adult", "numbers, complete rows", "linear", "error") == 4
+    assert strict("Adult", "numbers, complete rows", "mlp") == 3
+    second = "waveform-21, 21 features, class 1"
+    assert sum(strict("Waveform", second, model, "error") for model in ("linear", "mlp")) == 8
+    assert sum(strict("Waveform", second, model) for model in ("linear", "mlp")) == 11
+    for digit, z in ((0, 2.1), (6, 1.6)):
+        of = [
+            r for r in rows if (r["dataset"], r["version"], r["metric"]) == ("USPS", f"class {digit}", "ece")
+        ]
+        assert len(of) == 14
+        assert np.sqrt(np.mean([float(r["z"]) ** 2 for r in of])) == pytest.approx(z, abs=0.05)
+    listed = (FOLDER / "tabular" / "tables.md").read_text(encoding="utf-8")
+    assert all(text in listed for text in TRIED.values())
     two = [
         float(r["mean"])
         for r in rows
