@@ -103,12 +103,15 @@ def test_theory_counts_are_those_of_its_page():
 
 
 def test_what_was_not_run_is_said():
-    groups = json.loads((FOLDER / "images" / "summary.json").read_text())["groups"].values()
+    summary = json.loads((FOLDER / "images" / "summary.json").read_text())
+    groups = summary["groups"].values()
     models = {group["config"]["model"] for group in groups}
     sets = {group["config"]["dataset"] for group in groups}
     assert ("best gamma grows with depth (ResNet-20, -44, -110) | **not run**" in TEXT) == (
         models == {"resnet8"}
     )
+    by_size = [trend for trend in summary["trends"].values() if trend["what"] == "training images"]
+    assert ("Psi helps less with fewer data | **not run**" in TEXT) == (not by_size)
     assert ("| CIFAR-100 | **not run**" in TEXT) == (not any(name.startswith("cifar100") for name in sets))
 
 

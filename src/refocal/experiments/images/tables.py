@@ -83,7 +83,7 @@ def _files_before(summary: Path) -> set[str]:
     """Return the figures that the last report wrote; none if there was no report that says so."""
     try:
         names = json.loads(summary.read_text(encoding="utf-8"))["files"]
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return set()
     return {name for name in names if Path(name).name == name and Path(name).suffix in (".png", ".pdf")}
 
