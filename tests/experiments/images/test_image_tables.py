@@ -8,7 +8,9 @@ from importlib.metadata import version
 
 import numpy as np
 import pytest
+from image_stand_in import K, image_configs, minimiser_run, plain_ece, softmax
 from scipy.optimize import minimize_scalar
+from scipy.stats import rankdata
 
 import refocal
 from refocal.cli import main, parser
@@ -23,38 +25,8 @@ from refocal.experiments.images.judge import (
 )
 from refocal.experiments.images.measures import measure_group
 from refocal.experiments.images.tables import report_text, write_report
-from refocal.experiments.images.trends import Comparison, Trend, trend_figure, trend_text, trends_of
 from refocal.experiments.sweeps import machine, read_runs, sweep
 from refocal.experiments.sweeps.origin import machine_text
-
-K = 4
-VALIDATION = 500
-
-
-def image_configs(*arguments, **options):
-    return [experiment.config() for experiment in experiments_of(*arguments, **options)]
-
-
-def minimiser_run(config):
-    """The logits of a network that knows the focal minimiser, but is too sharp by 2 without smoothing."""
-    rng = np.random.default_rng(config["seed"])
-    arrays = {}
-    for part, n in (("validation", VALIDATION), ("test", 2000)):
-        posterior = rng.dirichlet(np.full(K, 0.4), n) * 0.98 + 0.02 / K
-        labels = (rng.random((n, 1)) > posterior.cumsum(1)).sum(1)
-        smoothing = config["label_smoothing"]
-        learned = (1 - smoothing) * posterior + smoothing / K
-        sharp = 1.0 if smoothing else 2.0
-        arrays[f"{part}_logits"] = (sharp * refocal.Focal(config["gamma"]).logits(learned)).astype(np.float32)
-        arrays[f"{part}_labels"] = labels.astype(np.uint8)
-    wrong = arrays["test_logits"].argmax(1) != arrays["test_labels"]
-    sizes = {"n_train": 9, "n_validation": VALIDATION, "n_test": 2000}
-    return {
-        "error": wrong.mean(),
-        "seconds_per_epoch": 2.0,
-        "machines": [{"device": "cpu", "threads": 1, "compile": False, "processes": 1}],
-        **sizes,
-    }, arrays
 
 
 @pytest.fixture(scope="module")
@@ -68,21 +40,6 @@ def out(tmp_path_factory):
 @pytest.fixture(scope="module")
 def group(out):
     return measure_group("it", read_runs(out))
-
-
-def softmax(z):
-    e = np.exp(z - z.max(1, keepdims=True))
-    return e / e.sum(1, keepdims=True)
-
-
-def plain_ece(probs, labels, bins=10):
-    confidence, right = probs.max(1), probs.argmax(1) == labels
-    gaps = 0.0
-    for j in range(bins):
-        inside = (confidence > j / bins) & (confidence <= (j + 1) / bins)
-        if inside.any():
-            gaps += abs(right[inside].mean() - confidence[inside].mean()) * inside.mean()
-    return gaps
 
 
 def the(group, paradigm, link, gamma, seed):
@@ -399,6 +356,9 @@ def test_directions_are_counted_in_trials(out, group):
         for paradigm, link, seed in itertools.product(("standard", "ts_fl", "ls"), ("raw", "psi"), (0, 1))
     }
     counts = {
+        "Standard: Psi is better than raw": sum(
+            ece["standard", "psi", s] < ece["standard", "raw", s] for s in (0, 1)
+        ),
         "LS: Psi is better than raw": sum(ece["ls", "psi", s] < ece["ls", "raw", s] for s in (0, 1)),
         "TS_FL without Psi is worse than Standard": sum(
             ece["ts_fl", "raw", s] > ece["standard", "raw", s] for s in (0, 1)
@@ -409,8 +369,23 @@ def test_directions_are_counted_in_trials(out, group):
     }
     for finding, count in counts.items():
         assert (found[finding, 3.0].shows, found[finding, 3.0].trials) == (count, 2)
-    steady = found["LS: gamma moves the ECE less with Psi", None]
-    assert (steady.shows, steady.trials) == (2, 2)
+    before = {
+        key: the(group, *key[:2], 0.0, key[2]).ece for key in ece if key[0] == "standard" or key[1] == "psi"
+    }
+    for finding, count in {
+        "LS: gamma moves the ECE less with Psi": 2,
+        "Standard: a gamma > 0 has the smallest raw ECE": sum(
+            ece["standard", "raw", s] < before["standard", "raw", s] for s in (0, 1)
+        ),
+        "LS: with Psi the largest gamma has no larger ECE than the smallest": sum(
+            ece["ls", "psi", s] <= before["ls", "psi", s] for s in (0, 1)
+        ),
+    }.items():
+        assert (found[finding, None].shows, found[finding, None].trials) == (count, 2)
+    pairs = [(measure.ece, measure.nll) for measure in group.measures]
+    ranks = summary_of([group])["groups"]["it"]["rank_correlation_of_ece_and_nll"]
+    by_hand = np.corrcoef([rankdata(side) for side in zip(*pairs, strict=True)])[0, 1]
+    assert ranks == pytest.approx(by_hand)
     with_15 = {(d.finding, d.gamma): d.ece for d in directions(group, "ece_15")}
     assert with_15.keys() == found.keys()
     assert with_15 != {key: d.ece for key, d in found.items()}
@@ -556,139 +531,6 @@ def test_no_runs(tmp_path):
     sweep([{"x": 1}], lambda config: {}, tmp_path, progress=False)
     with pytest.raises(FileNotFoundError, match="no image run is finished"):
         write_report(tmp_path)
-
-
-def test_the_best_gamma_by_depth_and_by_size(tmp_path):
-    """Logits are sharper in deeper networks and with fewer images: then a larger gamma is best."""
-
-    def run(config):
-        result, arrays = minimiser_run(config | {"gamma": 0.0, "label_smoothing": 0.1})
-        sharp = {"resnet8": 1.3, "resnet20": 2.0}[config["model"]] * (
-            2000 / config.get("train_size", 2000)
-        ) ** 0.2
-        factor = sharp / (1 + 0.3 * config["gamma"])
-        return result, arrays | {"test_logits": arrays["test_logits"] * np.float32(factor)}
-
-    configs = []
-    for model in ("resnet8", "resnet20"):
-        configs += image_configs("mine", model, [0, 1, 2], ["standard"], 2, epochs=2)
-    for size in (300, 2000):
-        options = {"train_size": size, "test_size": 100}
-        configs += image_configs("mine", "resnet8", [0, 1, 2], ["standard"], 1, epochs=2, **options)
-    sweep(configs, run, tmp_path / "out", progress=False)
-    groups = [measure_group(*item) for item in group_runs(read_runs(tmp_path / "out")).items()]
-    assert trends_of(groups[:1]) == []
-    depth, size = trends_of(groups)
-    assert (depth.what, list(depth.raw)) == ("depth", [8, 20])
-    assert (size.what, list(size.raw)) == ("training images", [300, 2000])
-    assert depth.name == "depth-mine-2"
-    assert size.name == "images-mine-resnet8-2-test_size-100"
-    assert depth.best[8] < depth.best[20]
-    assert size.best[300] > size.best[2000]
-    (claim,) = depth.comparisons()
-    assert claim == Comparison(8, 20, (0.0, 1.0, 2.0), larger=2, same=0, smaller=0, less=4, pairs=4)
-    (claim,) = size.comparisons()
-    assert (claim.first, claim.last, claim.larger, claim.trials) == (2000, 300, 1, 1)
-    left, middle, right = trend_figure(depth).axes
-    assert [line.get_label() for line in left.lines] == ["8", "20"]
-    assert [tuple(part.get_offsets()[0]) for part in middle.collections] == list(depth.best.items())
-    for ax, gammas in ((left, [0, 1, 2]), (right, [1, 2])):
-        assert [list(line.get_xdata()) for line in ax.lines[:2]] == [gammas, gammas]
-    for i, line in enumerate(right.lines[:2]):  # Psi's ECE minus the raw one, by the bins of the test
-        runs = [r for r in read_runs(tmp_path / "out") if "train_size" not in r.config]
-        runs = [r for r in runs if r.config["model"] == ("resnet8", "resnet20")[i] and r.config["gamma"] == 2]
-        added = []
-        for one in runs:
-            z, y = one.arrays()["test_logits"].astype(float), one.arrays()["test_labels"]
-            added.append(plain_ece(refocal.psi(softmax(z), 2.0), y) - plain_ece(softmax(z), y))
-        assert len(added) == 2
-        assert line.get_ydata()[1] == pytest.approx(np.mean(added), abs=1e-9)
-    text = "\n".join(trend_text([depth, size]))
-    assert "| depth | scores | gamma 0 | gamma 1 | gamma 2 | best gamma |" in text
-    assert f"(n = 2) | {depth.best[20]:g} |" in text
-    assert "- The best gamma (of 0, 1, 2) grows from depth 8 to 20: in 2 of 2 trials; the same in 0, " in text
-    assert "](images-mine-resnet8-2-test_size-100.png)" in text
-    said = list(summary_text(json.loads(json.dumps(summary_of(groups, [depth, size])))))
-    line = "  The best gamma (of 0, 1, 2) grows from 2000 training images to 300: in 1 of 1 trials; the same "
-    assert line in "\n".join(said)
-    assert f"; best gamma {depth.best[8]:g}" in said[said.index("depth-mine-2: raw ECE of Standard") + 1]
-    (line,) = {
-        line
-        for group in groups
-        for line in report_text(group)
-        if line.startswith("refocal reproduce") and "--train-size 300 --test-size 100 " in line
-    }
-    args = parser().parse_args(shlex.split(line)[1:])
-    assert (args.train_size, args.test_size) == (300, 100)
-    assert all(cell.published is None for group in groups for cell in judge_errors(group))
-
-
-def trend(raw, what="depth"):
-    psi = {
-        v: {g: {s: ece / 2 for s, ece in some.items()} for g, some in eces.items()} for v, eces in raw.items()
-    }
-    return Trend("it", what, raw, psi)
-
-
-def test_trials_that_a_gamma_lacks_do_not_make_another_one_best():
-    """Trial 0 is easy; gamma 1 was not run in it, but is better in the trial that both have."""
-    it = trend({8: {0.0: {0: 0.05, 1: 0.21}, 1.0: {1: 0.19}}, 20: {0.0: {0: 0.1}, 1.0: {1: 0.1}}})
-    assert it.best == {8: 1.0, 20: None}
-    assert it.comparisons()[0].trials == 0
-    text = "\n".join(trend_text([it]))
-    assert "| 20 | raw | 0.1000 (n = 1) | 0.1000 (n = 1) | - |" in text
-    assert "The best gamma from depth 8 to 20 cannot be compared: no trial has two gammas of both" in text
-
-
-def test_a_depth_that_has_just_begun_hides_no_other():
-    full = {0.0: {0: 0.1, 1: 0.1}, 1.0: {0: 0.2, 1: 0.2}, 2.0: {0: 0.3, 1: 0.05}}
-    deep = {0.0: {0: 0.3, 1: 0.3}, 1.0: {0: 0.2, 1: 0.2}, 2.0: {0: 0.1, 1: 0.1}}
-    it = trend({8: full, 20: deep, 44: {0.0: {0: 0.3}, 1.0: {0: 0.1}}})
-    claims = [(c.first, c.last, c.gammas, c.larger, c.same, c.smaller) for c in it.comparisons()]
-    assert claims == [
-        (8, 20, (0.0, 1.0, 2.0), 1, 1, 0),
-        (20, 44, (0.0, 1.0), 0, 1, 0),
-        (8, 44, (0.0, 1.0), 1, 0, 0),
-    ]
-    # Psi halves every ECE here, so it helps more where the raw ECE is larger.
-    first = it.comparisons()[0]
-    assert (first.less, first.pairs) == (1, 4)
-    sizes = trend({100: full, 900: deep}, "training images").comparisons()
-    assert [(c.first, c.last, c.larger, c.same, c.smaller) for c in sizes] == [(900, 100, 0, 1, 1)]
-
-
-def test_a_trend_is_of_one_data_set_and_needs_no_second_machine(tmp_path):
-    """Two files of one name are two data sets; a run with more threads leaves the trend where it was."""
-
-    def run(config):
-        result, arrays = minimiser_run(config)
-        threads = 2 if (config["model"], config["seed"]) == ("resnet8", 2) else 1
-        return result | {"machines": [result["machines"][0] | {"threads": threads}]}, arrays
-
-    configs = image_configs("a/mine.npz", "resnet8", [0, 1], ["standard"], [0, 1], epochs=2)
-    configs += image_configs("b/mine.npz", "resnet20", [0, 1], ["standard"], [0, 1], epochs=2)
-    sweep(configs, run, tmp_path / "two", progress=False)
-    groups = [measure_group(*item) for item in group_runs(read_runs(tmp_path / "two")).items()]
-    assert len(groups) == 2
-    assert trends_of(groups) == []
-    configs = image_configs("mine", "resnet8", [0, 1], ["standard"], [0, 1, 2], epochs=2)
-    configs += image_configs("mine", "resnet20", [0, 1], ["standard"], [0, 1], epochs=2)
-    sweep(configs, run, tmp_path / "one", progress=False)
-    groups = [measure_group(*item) for item in group_runs(read_runs(tmp_path / "one")).items()]
-    assert len(groups) == 3
-    (found,) = trends_of(groups)
-    assert {value: sorted(eces[0.0]) for value, eces in found.raw.items()} == {8: [0, 1], 20: [0, 1]}
-    configs = image_configs("cifar10", "resnet8", [0, 1], ["standard"], 1)
-    configs += image_configs("cifar10-s", "resnet8", [0, 1], ["standard"], 1)
-
-    def sized(config):
-        result, arrays = minimiser_run(config)
-        return result | {"n_train": 45000 if config["dataset"] == "cifar10" else 4500}, arrays
-
-    sweep(configs, sized, tmp_path / "part", progress=False)
-    groups = [measure_group(*item) for item in group_runs(read_runs(tmp_path / "part")).items()]
-    (found,) = trends_of(groups)
-    assert (found.what, list(found.raw)) == ("training images", [5000, 45500])
 
 
 def test_runs_of_another_smoothing_or_training_stand_apart(tmp_path):

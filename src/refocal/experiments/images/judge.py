@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from scipy.stats import spearmanr
 
 from refocal.experiments.data import source
 from refocal.experiments.files import published_numbers
@@ -255,8 +256,7 @@ def _ece_and_nll(group: Group) -> float | None:
     pairs = [(m.ece, m.nll) for m in group.measures if np.isfinite(m.nll)]
     if len(pairs) < 3:
         return None
-    eces, losses = (np.argsort(np.argsort(side)) for side in zip(*pairs, strict=True))
-    return float(np.corrcoef(eces, losses)[0, 1])
+    return float(spearmanr(*zip(*pairs, strict=True)).statistic)
 
 
 def _counts(cells: Iterable[ErrorCell]) -> dict[str, int]:

@@ -1,0 +1,150 @@
+"""What depth and number of images do, from runs whose numbers are known."""
+
+import json
+import shlex
+
+import numpy as np
+import pytest
+from image_stand_in import image_configs, minimiser_run, plain_ece, softmax
+
+import refocal
+from refocal.cli import parser
+from refocal.experiments.images.groups import group_runs
+from refocal.experiments.images.judge import judge_errors, summary_of, summary_text
+from refocal.experiments.images.measures import measure_group
+from refocal.experiments.images.tables import report_text
+from refocal.experiments.images.trends import Comparison, Trend, trend_figure, trend_text, trends_of
+from refocal.experiments.sweeps import read_runs, sweep
+
+
+def test_the_best_gamma_by_depth_and_by_size(tmp_path):
+    """Logits are sharper in deeper networks and with fewer images: then a larger gamma is best."""
+
+    def run(config):
+        result, arrays = minimiser_run(config | {"gamma": 0.0, "label_smoothing": 0.1})
+        sharp = {"resnet8": 1.3, "resnet20": 2.0}[config["model"]] * (
+            2000 / config.get("train_size", 2000)
+        ) ** 0.2
+        factor = sharp / (1 + 0.3 * config["gamma"])
+        return result, arrays | {"test_logits": arrays["test_logits"] * np.float32(factor)}
+
+    configs = []
+    for model in ("resnet8", "resnet20"):
+        configs += image_configs("mine", model, [0, 1, 2], ["standard"], 2, epochs=2)
+    for size in (300, 2000):
+        options = {"train_size": size, "test_size": 100}
+        configs += image_configs("mine", "resnet8", [0, 1, 2], ["standard"], 1, epochs=2, **options)
+    sweep(configs, run, tmp_path / "out", progress=False)
+    groups = [measure_group(*item) for item in group_runs(read_runs(tmp_path / "out")).items()]
+    assert trends_of(groups[:1]) == []
+    depth, size = trends_of(groups)
+    assert (depth.what, list(depth.raw)) == ("depth", [8, 20])
+    assert (size.what, list(size.raw)) == ("training images", [300, 2000])
+    assert depth.name == "depth-mine-2"
+    assert size.name == "images-mine-resnet8-2-test_size-100"
+    assert depth.best[8] < depth.best[20]
+    assert size.best[300] > size.best[2000]
+    (claim,) = depth.comparisons()
+    assert claim == Comparison(8, 20, (0.0, 1.0, 2.0), larger=2, same=0, smaller=0, less=4, pairs=4)
+    (claim,) = size.comparisons()
+    assert (claim.first, claim.last, claim.larger, claim.trials) == (2000, 300, 1, 1)
+    left, middle, right = trend_figure(depth).axes
+    assert [line.get_label() for line in left.lines] == ["8", "20"]
+    assert [tuple(part.get_offsets()[0]) for part in middle.collections] == list(depth.best.items())
+    for ax, gammas in ((left, [0, 1, 2]), (right, [1, 2])):
+        assert [list(line.get_xdata()) for line in ax.lines[:2]] == [gammas, gammas]
+    for i, line in enumerate(right.lines[:2]):  # Psi's ECE minus the raw one, by the bins of the test
+        runs = [r for r in read_runs(tmp_path / "out") if "train_size" not in r.config]
+        runs = [r for r in runs if r.config["model"] == ("resnet8", "resnet20")[i] and r.config["gamma"] == 2]
+        added = []
+        for one in runs:
+            z, y = one.arrays()["test_logits"].astype(float), one.arrays()["test_labels"]
+            added.append(plain_ece(refocal.psi(softmax(z), 2.0), y) - plain_ece(softmax(z), y))
+        assert len(added) == 2
+        assert line.get_ydata()[1] == pytest.approx(np.mean(added), abs=1e-9)
+    text = "\n".join(trend_text([depth, size]))
+    assert "| depth | scores | gamma 0 | gamma 1 | gamma 2 | best gamma |" in text
+    assert f"(n = 2) | {depth.best[20]:g} |" in text
+    assert "- The best gamma (of 0, 1, 2) grows from depth 8 to 20: in 2 of 2 trials; the same in 0, " in text
+    assert "](images-mine-resnet8-2-test_size-100.png)" in text
+    said = list(summary_text(json.loads(json.dumps(summary_of(groups, [depth, size])))))
+    line = "  The best gamma (of 0, 1, 2) grows from 2000 training images to 300: in 1 of 1 trials; the same "
+    assert line in "\n".join(said)
+    assert f"; best gamma {depth.best[8]:g}" in said[said.index("depth-mine-2: raw ECE of Standard") + 1]
+    (line,) = {
+        line
+        for group in groups
+        for line in report_text(group)
+        if line.startswith("refocal reproduce") and "--train-size 300 --test-size 100 " in line
+    }
+    args = parser().parse_args(shlex.split(line)[1:])
+    assert (args.train_size, args.test_size) == (300, 100)
+    assert all(cell.published is None for group in groups for cell in judge_errors(group))
+
+
+def trend(raw, what="depth"):
+    psi = {
+        v: {g: {s: ece / 2 for s, ece in some.items()} for g, some in eces.items()} for v, eces in raw.items()
+    }
+    return Trend("it", what, raw, psi)
+
+
+def test_trials_that_a_gamma_lacks_do_not_make_another_one_best():
+    """Trial 0 is easy; gamma 1 was not run in it, but is better in the trial that both have."""
+    it = trend({8: {0.0: {0: 0.05, 1: 0.21}, 1.0: {1: 0.19}}, 20: {0.0: {0: 0.1}, 1.0: {1: 0.1}}})
+    assert it.best == {8: 1.0, 20: None}
+    assert it.comparisons()[0].trials == 0
+    text = "\n".join(trend_text([it]))
+    assert "| 20 | raw | 0.1000 (n = 1) | 0.1000 (n = 1) | - |" in text
+    assert "The best gamma from depth 8 to 20 cannot be compared: no trial has two gammas of both" in text
+
+
+def test_a_depth_that_has_just_begun_hides_no_other():
+    full = {0.0: {0: 0.1, 1: 0.1}, 1.0: {0: 0.2, 1: 0.2}, 2.0: {0: 0.3, 1: 0.05}}
+    deep = {0.0: {0: 0.3, 1: 0.3}, 1.0: {0: 0.2, 1: 0.2}, 2.0: {0: 0.1, 1: 0.1}}
+    it = trend({8: full, 20: deep, 44: {0.0: {0: 0.3}, 1.0: {0: 0.1}}})
+    claims = [(c.first, c.last, c.gammas, c.larger, c.same, c.smaller) for c in it.comparisons()]
+    assert claims == [
+        (8, 20, (0.0, 1.0, 2.0), 1, 1, 0),
+        (20, 44, (0.0, 1.0), 0, 1, 0),
+        (8, 44, (0.0, 1.0), 1, 0, 0),
+    ]
+    # Psi halves every ECE here, so it helps more where the raw ECE is larger.
+    first = it.comparisons()[0]
+    assert (first.less, first.pairs) == (1, 4)
+    sizes = trend({100: full, 900: deep}, "training images").comparisons()
+    assert [(c.first, c.last, c.larger, c.same, c.smaller) for c in sizes] == [(900, 100, 0, 1, 1)]
+
+
+def test_a_trend_is_of_one_data_set_and_needs_no_second_machine(tmp_path):
+    """Two files of one name are two data sets; a run with more threads leaves the trend where it was."""
+
+    def run(config):
+        result, arrays = minimiser_run(config)
+        threads = 2 if (config["model"], config["seed"]) == ("resnet8", 2) else 1
+        return result | {"machines": [result["machines"][0] | {"threads": threads}]}, arrays
+
+    configs = image_configs("a/mine.npz", "resnet8", [0, 1], ["standard"], [0, 1], epochs=2)
+    configs += image_configs("b/mine.npz", "resnet20", [0, 1], ["standard"], [0, 1], epochs=2)
+    sweep(configs, run, tmp_path / "two", progress=False)
+    groups = [measure_group(*item) for item in group_runs(read_runs(tmp_path / "two")).items()]
+    assert len(groups) == 2
+    assert trends_of(groups) == []
+    configs = image_configs("mine", "resnet8", [0, 1], ["standard"], [0, 1, 2], epochs=2)
+    configs += image_configs("mine", "resnet20", [0, 1], ["standard"], [0, 1], epochs=2)
+    sweep(configs, run, tmp_path / "one", progress=False)
+    groups = [measure_group(*item) for item in group_runs(read_runs(tmp_path / "one")).items()]
+    assert len(groups) == 3
+    (found,) = trends_of(groups)
+    assert {value: sorted(eces[0.0]) for value, eces in found.raw.items()} == {8: [0, 1], 20: [0, 1]}
+    configs = image_configs("cifar10", "resnet8", [0, 1], ["standard"], 1)
+    configs += image_configs("cifar10-s", "resnet8", [0, 1], ["standard"], 1)
+
+    def sized(config):
+        result, arrays = minimiser_run(config)
+        return result | {"n_train": 45000 if config["dataset"] == "cifar10" else 4500}, arrays
+
+    sweep(configs, sized, tmp_path / "part", progress=False)
+    groups = [measure_group(*item) for item in group_runs(read_runs(tmp_path / "part")).items()]
+    (found,) = trends_of(groups)
+    assert (found.what, list(found.raw)) == ("training images", [5000, 45500])
