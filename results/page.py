@@ -74,8 +74,8 @@ CLAIMS = (
     ("LS: the raw ECE grows with gamma", "LS: the raw ECE grows with gamma"),
     ("LS: gamma moves the ECE less with Psi", "LS: gamma moves the ECE less with Psi"),
     (
-        "LS: with Psi gamma does not matter (here: the largest has no larger ECE than the smallest)",
-        "LS: with Psi the largest gamma has no larger ECE than the smallest",
+        "LS: with Psi gamma does not matter (here: it moves the ECE by at most 1 point)",
+        "LS: with Psi gamma moves the ECE by at most 1 point",
     ),
     ("LS: Psi improves the ECE", "LS: Psi is better than raw"),
     ("TS_FL: the raw ECE grows with gamma", "TS_FL: the raw ECE grows with gamma"),

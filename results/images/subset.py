@@ -3,7 +3,7 @@
     python results/images/subset.py --data DATA
 
 DATA needs cifar10-s.npz and the complete cifar10.npz (`refocal data fetch cifar10`). The error of a network
-varies from seed to seed as much as between draws. Ridge regression on fixed features has no seed: whitened
+varies with its seed too. Ridge regression on fixed features has no seed: whitened
 random patches as a convolution, both signs rectified, pooled to 2 x 2. Its error on the test set is measured
 for the stored draw and for 30 others, 500 images of each class.
 """
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-Floats = np.ndarray[Any, np.dtype[np.float64]]
+Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 FILTERS, PATCH, PENALTY, DRAWS = 160, 6, 3000.0, 30
 

@@ -377,12 +377,14 @@ def test_directions_are_counted_in_trials(out, group):
         "Standard: a gamma > 0 has the smallest raw ECE": sum(
             ece["standard", "raw", s] < before["standard", "raw", s] for s in (0, 1)
         ),
-        "LS: with Psi the largest gamma has no larger ECE than the smallest": sum(
-            ece["ls", "psi", s] <= before["ls", "psi", s] for s in (0, 1)
+        "LS: with Psi gamma moves the ECE by at most 1 point": sum(
+            abs(ece["ls", "psi", s] - before["ls", "psi", s]) <= 0.01 for s in (0, 1)
         ),
     }.items():
         assert (found[finding, None].shows, found[finding, None].trials) == (count, 2)
-    pairs = [(measure.ece, measure.nll) for measure in group.measures]
+    # At gamma 0 raw and Psi are one, and so are all temperatures: 2 x (2 of Standard, 1 + 1 of LS).
+    pairs = {(measure.ece, measure.nll) for measure in group.measures}
+    assert len(pairs) < len(group.measures)
     ranks = summary_of([group])["groups"]["it"]["rank_correlation_of_ece_and_nll"]
     by_hand = np.corrcoef([rankdata(side) for side in zip(*pairs, strict=True)])[0, 1]
     assert ranks == pytest.approx(by_hand)

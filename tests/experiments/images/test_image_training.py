@@ -189,7 +189,7 @@ def test_threads_and_random_state_are_given_back(tiny):
 
 KILLED = """
 import os, signal, sys
-from refocal.experiments.images import Experiment, experiments_of, training
+from refocal.experiments.images import experiments_of, training
 step = 0
 augment = training.augment
 def count(*arguments):
@@ -207,7 +207,7 @@ training.run_experiment(config, checkpoints=sys.argv[2])
 SAME = """
 import sys
 import numpy as np
-from refocal.experiments.images import Experiment, experiments_of
+from refocal.experiments.images import experiments_of
 from refocal.experiments.images.training import run_experiment
 (config,) = experiments_of(sys.argv[1], "resnet8", [2], ["ls"], 1, 2, batch_size=13, validation=0.15)
 result, arrays = run_experiment(config)

@@ -66,6 +66,14 @@ def test_another_file_of_a_data_set_is_left_out(tmp_path):
     rows, text = report(tmp_path)
     assert rows == alone
     assert "\nLeft out: 1 run with another file or version of vehicle of the search.\n" in text
+    # Not in another configuration either, nor from the study.
+    decay = dataclasses.replace(VEHICLE, recipe=Recipe(weight_decay=0.1))
+    store(tmp_path / "search", decay, sha256="ef", value=0.2)
+    store(tmp_path, VEHICLE, sha256="ef", value=0.2)
+    rows, text = report(tmp_path)
+    assert rows == alone
+    assert "2 runs with another file or version of vehicle of the search" in text
+    assert "1 run with another file or version of vehicle of the study" in text
 
 
 def test_the_study_is_scanned_where_it_was_trained_alike(tmp_path):

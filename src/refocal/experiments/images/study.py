@@ -49,7 +49,7 @@ class Experiment:
         momentum: Of SGD.
         weight_decay: Of SGD.
         validation: The part of each class's training images that is held out for the temperature. With 0
-            there is none, as in the paper, and the temperature is cross-fitted on halves of the test set.
+            there is none, and the temperature is cross-fitted on halves of the test set.
         precision: "float32", or "bfloat16" for mixed precision.
         train_size: With a number, training and test images are one pool, from which so many are drawn for
             training; a smaller part is inside a larger one. None: the images as they are.

@@ -101,7 +101,7 @@ def _introduction(groups: Sequence[Group]) -> Iterable[str]:
     yield ""
     rows = [
         (
-            f"[{group.name}](#{_anchor(_title(group))})",
+            f"[{group.name}](#{_anchor(_title(group, groups))})",
             *(group.config[key] for key in ("dataset", "model", "epochs", "precision")),
             group.n[0],
             _trials(group).partition(",")[0],
@@ -118,10 +118,13 @@ def _anchor(title: str) -> str:
     return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
 
 
-def _title(group: Group) -> str:
+def _title(group: Group, groups: Sequence[Group]) -> str:
+    """Return the title of a section; groups that differ in their machines alone have their names in it."""
     config = group.config
     options = "".join(f", {key} {value}" for key, value in unusual(config).items())
-    return f"{config['dataset']}, {config['model']}, {config['epochs']} epochs{options}"
+    title = f"{config['dataset']}, {config['model']}, {config['epochs']} epochs{options}"
+    shared = any(other.config == config and other.name != group.name for other in groups)
+    return f"{title} ({group.name})" if shared else title
 
 
 def _is_worth_a_figure(group: Group) -> bool:
@@ -210,7 +213,7 @@ def _series(trials: Mapping[float, Mapping[int, float]], factor: float = 1.0) ->
 def report_text(group: Group, groups: Sequence[Group] = ()) -> Iterable[str]:
     """Give the lines of a group's tables, in Markdown; ``groups`` are all of the report."""
     config = group.config
-    yield f"# {_title(group)}"
+    yield f"# {_title(group, groups)}"
     yield ""
     machines = " or ".join(map(str, group.machines))
     yield (

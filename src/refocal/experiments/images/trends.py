@@ -164,7 +164,9 @@ def trends_of(groups: Iterable[Group]) -> list[Trend]:
         rest = {key: value for key, value in config.items() if key not in ("model", "train_size")}
         by_depth = ("depth", run_key(rest | {"train_size": config.get("train_size")}))
         together.setdefault(by_depth, {}).setdefault(MODELS[config["model"]], group)
-        pool = SAME_IMAGES.get(config["dataset"], config["dataset"])
+        pool = config["dataset"]
+        if "train_size" not in config:  # else the test images are drawn too, each time from another pool
+            pool = SAME_IMAGES.get(pool, pool)
         by_size = ("training images", run_key(rest | {"model": config["model"], "dataset": pool}))
         together.setdefault(by_size, {}).setdefault(config.get("train_size", sum(group.n[:2])), group)
     found = []

@@ -328,6 +328,7 @@ def _text(runs: Sequence[Run], summary: Mapping[str, Any], left_out: str) -> str
         f"{config['draws']} times, at most half; every method is measured on the rows that were not drawn, "
         "and means over draws are compared. Psi uses no label. A temperature that cannot be fitted (no error "
         "among the drawn rows) is 1; for the focal temperature and the choice that leaves psi. "
+        f"Scaling of the features: {', '.join(sorted({run.config['model']['scaling'] for run in runs}))}. "
         f"{origin_text(runs)}",
         "",
         "The crossing point: the smallest n of "

@@ -120,7 +120,7 @@ def report(out: str | os.PathLike[str], keys: Sequence[str] = ()) -> list[Path]:
             f"no run of a search can be judged: incomplete copies of {', '.join(partial)}"
         )
     alike, others = _alike(runs, keys)
-    scan, of_study = _alike(_study_runs(out), keys, like=alike[0])
+    scan, of_study = _alike(_study_runs(out), keys, like=alike)
     left_out = [f"{told} of the search" for told in others] + [f"{told} of the study" for told in of_study]
     left_out += [f"incomplete copies of {', '.join(partial)}"] if partial else []
     found = [one for some in _by_config(alike) for one in judged(some)]
@@ -141,7 +141,7 @@ def _study_runs(out: str | os.PathLike[str]) -> list[Run]:
     return [run for run in runs if not isinstance(run.config["n_bins"], int)]
 
 
-def _alike(runs: Sequence[Run], keys: Sequence[str], like: Run | None = None) -> tuple[list[Run], list[str]]:
+def _alike(runs: Sequence[Run], keys: Sequence[str], like: Sequence[Run] = ()) -> tuple[list[Run], list[str]]:
     """Return the runs that can be compared, and what is said of the others.
 
     Those are trained and measured alike, but for what is searched, and of one file for each data set.
@@ -149,23 +149,29 @@ def _alike(runs: Sequence[Run], keys: Sequence[str], like: Run | None = None) ->
     Args:
         runs: To choose from.
         keys: Of runs that the others must be like; where none of them is among the runs, most runs decide.
-        like: A run that all must be trained like, if not measured with the same numbers of bins.
+        like: Runs that all must be trained like, with the same files; numbers of bins may differ.
     """
-    trained = runs if like is None else [run for run in runs if _trained(run) == _trained(like)]
+    trained = [run for run in runs if not like or _trained(run) == _trained(like[0])]
     kept = _agreed(trained, keys, lambda run: run_key(_setting(run)))
     told = []
     if others := [run for run in runs if run not in kept]:
-        chosen = _setting(kept[0] if kept or like is None else like)
+        chosen = _setting((kept or like)[0])
         names = {n for run in others for n, value in _setting(run).items() if value != chosen.get(n)}
         told.append(f"{_runs(others)} with different {', '.join(sorted(names))}")
-    groups: dict[tuple[Config, str], list[Run]] = {}
+    files = {_data(run): _file(run) for run in like}
+    groups: dict[tuple[str, str], list[Run]] = {}
     for run in kept:
-        groups.setdefault((_config(run), run.config["dataset"]), []).append(run)
-    of_file = [run.key for some in groups.values() for run in _agreed(some, keys, _file)]
-    if others := [run for run in kept if run.key not in of_file]:
+        groups.setdefault(_data(run), []).append(run)
+    for data, some in groups.items():
+        files.setdefault(data, _file(_agreed(some, keys, _file)[0]))
+    if others := [run for run in kept if _file(run) != files[_data(run)]]:
         names = {run.config["dataset"] for run in others}
         told.append(f"{_runs(others)} with another file or version of {', '.join(sorted(names))}")
-    return [run for run in kept if run.key in of_file], told
+    return [run for run in kept if _file(run) == files[_data(run)]], told
+
+
+def _data(run: Run) -> tuple[str, str]:
+    return run.config["dataset"], run.config["task"]
 
 
 def _runs(runs: Sequence[Run]) -> str:
