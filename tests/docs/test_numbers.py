@@ -5,7 +5,9 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 from pages import DOCS, ROOT
+from scipy.stats import f
 
 SAID = re.compile(r"(\d+) of (\d+)\s+comparisons")
 
@@ -41,6 +43,28 @@ def test_how_often_each_correction_helped_image_networks():
         "label smoothing: Psi alone": helped("ls", "psi", "ls"),
     }.items():
         assert f"| {done} | {count} |" in text, (done, count)
+
+
+def test_how_far_errors_of_images_are_above_the_published_ones():
+    summary = json.loads((ROOT / "results" / "images" / "summary.json").read_text(encoding="utf-8"))
+    text = " ".join((DOCS / "reproduce-images.md").read_text(encoding="utf-8").split())
+    whole, held_out = (
+        summary["groups"][f"cifar10-s-resnet8-200{name}"]["errors"]["cells"]
+        for name in ("-validation-0.0-precision-bfloat16", "")
+    )
+    for cells, words in ((whole, "by {:.2f} points in the mean"), (held_out, "held out by {:.2f}")):
+        gaps = [cell["difference"] for cell in cells]
+        assert f"{words.format(np.mean(gaps))} ({min(gaps):.2f} to {max(gaps):.2f}" in text
+    ours, published = (np.sqrt(np.mean([cell[sd] ** 2 for cell in whole])) for sd in ("sd", "published_sd"))
+    chance = f.sf((published / ours) ** 2, 8 * 9, sum(cell["trials"] - 1 for cell in whole))
+    assert f"have the rms {ours:.2f}, the published ones {published:.2f}, which chance alone" in text
+    assert f"gives in {100 * chance:.0f} % (F test)" in text
+    draws = json.loads((ROOT / "results" / "images" / "subset.json").read_text(encoding="utf-8"))
+    told = (
+        f"{draws['stored_draw']:.1f} % with the stored draw and {draws['mean']:.1f} % (SD {draws['sd']:.1f})"
+    )
+    assert f"{told} with {draws['draws']} others, and none" in text
+    assert draws["easier_draws"] == draws["draws"]
 
 
 def test_the_stored_picture_is_that_of_the_first_page():
