@@ -256,13 +256,16 @@ def trend_figure(trend: Trend) -> Figure:
             ax.scatter(*np.reshape(points, (-1, 2)).T, s=9, alpha=0.6, **look)
         if (best := trend.best[value]) is not None:
             middle.scatter([value], [best], s=40, **look)
+    gammas = sorted({gamma for eces in trend.raw.values() for gamma in eces})
+    for ax, shown in ((left, gammas), (right, [gamma for gamma in gammas if gamma > 0])):
+        ax.set_xticks(shown, [f"{gamma:g}" for gamma in shown])
     left.set_ylim(bottom=0)
     left.legend(fontsize=SMALL, frameon=False, title=trend.what, title_fontsize=SMALL)
     label_axes(left, r"$\gamma$", "raw ECE of Standard", "")
     middle.set_xscale("log")
     middle.set_xticks(list(trend.raw), [str(value) for value in trend.raw])
     middle.minorticks_off()
-    middle.set_yticks(sorted({gamma for eces in trend.raw.values() for gamma in eces}))
+    middle.set_yticks(gammas, [f"{gamma:g}" for gamma in gammas])
     label_axes(middle, trend.what, r"best $\gamma$", "")
     right.axhline(0, color="black", linewidth=0.8)
     label_axes(right, r"$\gamma$", r"ECE-$\Psi$ minus ECE-raw", "")
