@@ -149,7 +149,8 @@ def test_a_trend_is_of_one_data_set_and_needs_no_second_machine(tmp_path):
     (found,) = trends_of(groups)
     assert (found.what, list(found.raw)) == ("training images", [5000, 45500])
     # With a size, test images are drawn from the pool of each: not the same ones.
-    configs = [config | {"train_size": 300, "test_size": 100} for config in configs]
+    sizes = {"cifar10": 300, "cifar10-s": 200}
+    configs = [config | {"train_size": sizes[config["dataset"]], "test_size": 100} for config in configs]
     sweep(configs, sized, tmp_path / "pools", progress=False)
     groups = [measure_group(*item) for item in group_runs(read_runs(tmp_path / "pools")).items()]
     assert (len(groups), trends_of(groups)) == (2, [])
