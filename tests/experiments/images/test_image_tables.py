@@ -293,19 +293,27 @@ def test_runs_of_different_machines_are_not_mixed(tmp_path):
 
 
 def test_what_is_not_recorded_does_not_part_what_is_of_one_kind(tmp_path):
-    one = CPU | {"processor": "Z80", "instructions": "none", "torch": "2.13.0", "commit": "abc"}
+    one = CPU | {
+        "processor": "Z80",
+        "instructions": "none",
+        "torch": "2.13.0",
+        "loss": "kernel",
+        "commit": "abc",
+    }
     runs = group_of_machines(tmp_path, [one], [CPU], None, [one | {"commit": "def"}])
     ((name, some),) = group_runs(runs).items()  # another commit is said, but it is no machine
     assert name == "mine-resnet8-4"
     assert len(some) == 4
     assert [str(machine) for machine in machines_of(runs[0])] == [
-        "cpu with 1 thread (Z80, none, torch 2.13.0)"
+        "cpu with 1 thread (Z80, none, torch 2.13.0, loss by kernel)"
     ]
 
 
-@pytest.mark.parametrize("change", [{"torch": "2.14.0"}, {"threads": 2}, {"instructions": "AVX2"}])
+@pytest.mark.parametrize(
+    "change", [{"torch": "2.14.0"}, {"threads": 2}, {"instructions": "AVX2"}, {"loss": "eager"}]
+)
 def test_every_part_of_a_machine_keeps_runs_apart(tmp_path, change):
-    one = CPU | {"processor": "Z80", "instructions": "none", "torch": "2.13.0"}
+    one = CPU | {"processor": "Z80", "instructions": "none", "torch": "2.13.0", "loss": "kernel"}
     groups = group_runs(group_of_machines(tmp_path, [one], [one | change]))
     assert [len(some) for some in groups.values()] == [1, 1]
     ((name, value),) = change.items()

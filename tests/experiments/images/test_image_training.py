@@ -28,6 +28,7 @@ from refocal.experiments.images.resnet import MODELS, build_model
 from refocal.experiments.images.training import run_config, run_experiment
 from refocal.experiments.sweeps import SweepError, machine, read_runs, run_key, sweep, versions
 from refocal.files import write_atomic
+from refocal.torch import which_form
 
 # Configs
 
@@ -301,6 +302,29 @@ def test_a_checkpoint_that_records_less_goes_on_and_says_what_was_not_known(
     assert result["machines"][1] == state["machines"][0]
 
 
+WITHOUT = """
+import json, sys
+from refocal.experiments.images import experiments_of
+from refocal.experiments.images.training import run_experiment
+(config,) = experiments_of(sys.argv[1], "resnet8", [2], ["standard"], 1, 1, batch_size=13, validation=0.15)
+print(json.dumps(run_experiment(config)[0]["machines"]))
+"""
+
+
+@pytest.mark.slow
+def test_the_form_of_the_loss_is_recorded(tiny):
+    """Its sums are rounded in another order with Numba than without, which the last bits show."""
+    for switch, form in (("off", "eager"), ("all", which_form(torch.zeros(2, 3), torch.tensor([0, 1])))):
+        done = subprocess.run(
+            [sys.executable, "-c", WITHOUT, str(tiny)],
+            env=os.environ | {"REFOCAL_KERNELS": switch},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+        assert [machine["loss"] for machine in json.loads(done.stdout)] == [form]
+
+
 @pytest.mark.slow
 def test_a_killed_training_resumes_to_the_same_bits(tiny, tmp_path):
     (config,) = experiments_of(str(tiny), "resnet8", [2], ["ls"], 1, 4, batch_size=13, validation=0.15)
@@ -416,6 +440,7 @@ def test_a_change_of_threads_between_epochs_is_said_and_kept(tiny, tmp_path, mon
         "device": "cpu",
         "threads": 1,
         "compile": False,
+        "loss": which_form(torch.zeros(2, 3), torch.tensor([0, 1])),
         "processes": 1,
         "processor": machine()["processor"],
         "instructions": torch.backends.cpu.get_cpu_capability(),

@@ -80,5 +80,5 @@ def test_a_report_that_fails_hides_no_failure(tmp_path):
 def test_the_gpu_that_trains_is_recorded(monkeypatch):
     """Of two kinds in one machine, as torch names them; the index is no part of the kind."""
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: f"kind of {device}")
-    made = devices.made_with(torch.device("cuda:1"), compile=False)
-    assert (made["device"], made["processor"]) == ("cuda", "kind of cuda:1")
+    made = devices.made_with(torch.device("cuda:1"), compile=False, loss="triton")
+    assert (made["device"], made["processor"], made["loss"]) == ("cuda", "kind of cuda:1", "triton")

@@ -66,9 +66,9 @@ class Progress:
             self.losses, self.seconds = saved["losses"], saved["seconds"]
             self.machines = saved["machines"]
 
-    def go_on_with(self, device: torch.device, compile: bool) -> None:
+    def go_on_with(self, device: torch.device, compile: bool, loss: str) -> None:
         """Write down what the next epochs are computed with; a change is said."""
-        now = made_with(device, compile)
+        now = made_with(device, compile, loss)
         if len(self.losses) == self.experiment.epochs or now in self.machines[-1:]:
             return
         if self.machines and is_first():

@@ -31,6 +31,7 @@ class Machine:
     processor: str | None = None
     instructions: str | None = None
     torch: str | None = None
+    loss: str | None = None
     commit: str | None = None
 
     def __str__(self) -> str:
@@ -38,7 +39,8 @@ class Machine:
         text += ", compiled" if self.compile else ""
         text += f", {self.processes} processes" if self.processes > 1 else ""
         torch = None if self.torch is None else f"torch {self.torch}"
-        known = ", ".join(part for part in (self.processor, self.instructions, torch) if part is not None)
+        loss = None if self.loss is None else f"loss by {self.loss}"
+        known = ", ".join(x for x in (self.processor, self.instructions, torch, loss) if x is not None)
         return f"{text} ({known})" if known else text
 
 

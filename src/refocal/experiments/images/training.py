@@ -29,7 +29,7 @@ from refocal.experiments.images.resnet import build_model
 from refocal.experiments.images.study import Experiment
 from refocal.experiments.sweeps.devices import keep_freed_memory, torch_threads
 from refocal.experiments.sweeps.together import agreed, place
-from refocal.torch import FocalLoss
+from refocal.torch import FocalLoss, which_form
 
 
 def run_config(
@@ -125,7 +125,8 @@ def train(
     generator = torch.Generator().manual_seed(experiment.seed)
     progress = Progress(experiment, data_sha256, parts, generator)
     progress.resume(checkpoint)
-    progress.go_on_with(device, compile)
+    form = which_form(data.mean.new_zeros(1, data.n_classes), data.train_labels[:1])
+    progress.go_on_with(device, compile, form)
     network = _network(model, compile)
     model.train()
     while (epoch := len(progress.losses)) < experiment.epochs:

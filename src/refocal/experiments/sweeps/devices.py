@@ -78,11 +78,12 @@ def _check_device(name: str) -> None:
         raise ValueError(f"device must be one of this machine, got {name!r}; it has {count} CUDA devices")
 
 
-def made_with(device: torch.device, compile: bool) -> dict[str, Any]:
+def made_with(device: torch.device, compile: bool, loss: str) -> dict[str, Any]:
     """Return what the last bits of a training depend on, beside its config and its data.
 
     ``processor`` is the kind of the processor or of the GPU, ``instructions`` the largest vector instructions
-    that PyTorch uses on the processor, ``commit`` the source of refocal.
+    that PyTorch uses on the processor, ``loss`` the form of the loss that `refocal.torch.which_form` names
+    (with Numba installed another one than without), ``commit`` the source of refocal.
     """
     gpu = device.type == "cuda"
     return {
@@ -93,6 +94,7 @@ def made_with(device: torch.device, compile: bool) -> dict[str, Any]:
         "processor": torch.cuda.get_device_name(device) if gpu else machine()["processor"],
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "torch": str(torch.__version__),
+        "loss": loss,
         "commit": versions().get("commit", NOT_RECORDED),
     }
 

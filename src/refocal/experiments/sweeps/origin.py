@@ -15,7 +15,7 @@ from typing import Any
 
 from refocal.experiments.sweeps.store import Run
 
-LIBRARIES = ("refocal", "numpy", "torch", "scikit-learn", "ray")
+LIBRARIES = ("refocal", "numpy", "numba", "torch", "scikit-learn", "ray")
 """Whose versions a result names, where they are installed."""
 
 NOT_RECORDED = "not recorded"
