@@ -396,9 +396,39 @@ def test_directions_are_counted_in_trials(out, group):
     ranks = summary_of([group])["groups"]["it"]["rank_correlation_of_ece_and_nll"]
     by_hand = np.corrcoef([rankdata(side) for side in zip(*pairs, strict=True)])[0, 1]
     assert ranks == pytest.approx(by_hand)
-    with_15 = {(d.finding, d.gamma): d.ece for d in directions(group, "ece_15")}
+    with_15 = {(d.finding, d.gamma): d.means for d in directions(group, 15)}
     assert with_15.keys() == found.keys()
-    assert with_15 != {key: d.ece for key, d in found.items()}
+    assert with_15 != {key: d.means for key, d in found.items()}
+
+
+def above_the_diagonal(probs, labels, bins):
+    """The part of the rows whose bin (lo, hi] is right more often than its mean confidence, row by row."""
+    rows = [(probs[i].max(), probs[i].argmax() == labels[i]) for i in range(len(labels))]
+    some = [[row for row in rows if k / bins < row[0] <= (k + 1) / bins] for k in range(bins)]
+    return sum(len(x) for x in some if x and sum(hit for _, hit in x) > sum(p for p, _ in x)) / len(rows)
+
+
+def test_underconfident_bins_are_counted_by_their_images(tmp_path):
+    """The stand-ins are too sharp by 2, which makes overconfident bins until gamma is large."""
+    configs = image_configs("svhn-s", "resnet8", [0, 1, 3], ["standard"], 2, epochs=2)
+    runs = sweep(configs, minimiser_run, tmp_path, progress=False)
+    group = measure_group("it", runs)
+    for run in runs:
+        z, y = (run.arrays()[f"test_{name}"] for name in ("logits", "labels"))
+        raw = np.exp(z - z.max(1, keepdims=True)).astype(np.float64)
+        raw /= raw.sum(1, keepdims=True)
+        measure = the(group, "standard", "raw", run.config["gamma"], run.config["seed"])
+        for bins in (10, 15):
+            assert measure.number(f"underconfident_{bins}") == above_the_diagonal(raw, y, bins)
+        assert measure.gap == pytest.approx(np.mean(raw.argmax(1) == y) - raw.max(1).mean())
+    found = {(d.finding, d.gamma): (d.shows, d.trials) for d in directions(group)}
+    assert found["Standard: accuracy minus confidence grows with gamma", None] == (2, 2)
+    most = "Standard: most test images are in underconfident bins"
+    assert found[most, 3.0] == (2, 2)
+    assert (most, 0.0) not in found
+    opposite = measure_group("it", sweep(configs[-1:], opposite_run, tmp_path / "other", progress=False))
+    (other,) = (d for d in directions(opposite) if d.finding == most)
+    assert (other.shows, other.trials, other.means) == (0, 1, "0 % of them")
 
 
 def test_a_single_number_is_not_drawn_and_the_command_says_the_summary(tmp_path, capsys):
@@ -451,7 +481,7 @@ def test_trials_that_are_not_there_are_not_compared(tmp_path):
     assert "| LS: the raw ECE grows with gamma | 1 of 1 |" in text
     (growth, *_) = directions(group)
     both = [m.ece for m in group.measures if (m.link, m.seed) == ("raw", 1)]
-    assert growth.ece == f"{both[0]:.4f} (gamma 0), {both[1]:.4f} (gamma 2)"  # of the trial that has both
+    assert growth.means == f"{both[0]:.4f} (gamma 0), {both[1]:.4f} (gamma 2)"  # of the trial that has both
     alone = measure_group("it", [run for run in runs if run.config["gamma"] == 0.0])
     assert "directions" not in "\n".join(report_text(alone))
 

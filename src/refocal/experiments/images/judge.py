@@ -12,7 +12,7 @@ from scipy.stats import spearmanr
 from refocal.experiments.data import source
 from refocal.experiments.files import published_numbers
 from refocal.experiments.images.groups import unusual
-from refocal.experiments.images.measures import BINS, TITLES, Group
+from refocal.experiments.images.measures import BINS, N_BINS, TITLES, Group
 from refocal.experiments.images.study import paper_schedule
 from refocal.experiments.images.trends import Trend, claim_text
 
@@ -63,13 +63,13 @@ class ErrorCell:
 
 @dataclass(frozen=True)
 class Direction:
-    """A direction of Sec. 5: in how many trials it shows, and the mean ECEs that it compares."""
+    """A direction of Sec. 5: in how many trials it shows, and the means that it compares, mostly ECEs."""
 
     finding: str
     gamma: float | None
     shows: int
     trials: int
-    ece: str
+    means: str
 
 
 def published_errors(dataset: str, model: str) -> dict[tuple[str, float], tuple[float, float]]:
@@ -122,17 +122,17 @@ def judge_errors(group: Group) -> list[ErrorCell]:
     return cells
 
 
-def directions(group: Group, metric: str = "ece") -> list[Direction]:
+def directions(group: Group, bins: int = N_BINS) -> list[Direction]:
     """Return the directions of Sec. 5 that the runs of a group can speak to.
 
     What is said over gamma counts every trial with two gammas or more, over the gammas that it has.
 
     Args:
         group: The runs.
-        metric: "ece", or "ece_15" for another number of bins.
+        bins: Of the ECE and of the reliability diagram, one of `BINS`.
     """
     ece = {
-        (paradigm, link): group.trials(metric, paradigm, link)
+        (paradigm, link): group.trials(f"ece_{bins}", paradigm, link)
         for paradigm in ("standard", "ts_fl", "ls")
         for link in ("raw", "psi")
     }
@@ -154,6 +154,12 @@ def directions(group: Group, metric: str = "ece") -> list[Direction]:
                 )
                 shows = sum(small[seed] < large[seed] for seed in seeds)
                 found.append(Direction(text, gamma, shows, len(seeds), means))
+    for paradigm in ("standard", "ts_fl", "ls"):
+        text = f"{TITLES[paradigm]}: most test images are in underconfident bins"
+        found += _most(text, group.trials(f"underconfident_{bins}", paradigm, "raw"))
+    for paradigm in ("standard", "ts_fl", "ls"):
+        text = f"{TITLES[paradigm]}: accuracy minus confidence grows with gamma"
+        found += _growth(text, group.trials("gap", paradigm, "raw"))
     return found
 
 
@@ -174,6 +180,13 @@ def _growth(text: str, raw: Trials) -> Iterator[Direction]:
         numbers = ", ".join(f"{mean:.4f} (gamma {gamma:g})" for gamma, mean in means.items())
         shows = sum(bool(np.all(np.diff(list(curve.values())) > 0)) for curve in curves.values())
         yield Direction(text, None, shows, len(curves), numbers)
+
+
+def _most(text: str, parts: Trials) -> Iterator[Direction]:
+    for gamma, some in parts.items():
+        if gamma > 0:
+            shows, mean = sum(part > 0.5 for part in some.values()), np.mean(list(some.values()))
+            yield Direction(text, gamma, shows, len(some), f"{100 * mean:.0f} % of them")
 
 
 def _sweet_spot(text: str, raw: Trials) -> Iterator[Direction]:
@@ -207,7 +220,7 @@ def bins_matter(group: Group) -> list[str]:
     here = {(d.finding, d.gamma): d for d in directions(group)}
     changed: dict[tuple[str, float | None], list[str]] = {}
     for bins in BINS:
-        for d in directions(group, f"ece_{bins}"):
+        for d in directions(group, bins):
             if d.shows != here[d.finding, d.gamma].shows:
                 changed.setdefault((d.finding, d.gamma), []).append(f"{d.shows} with {bins} bins")
     return [

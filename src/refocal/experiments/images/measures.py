@@ -15,7 +15,6 @@ from refocal import (
     FocalTemperatureScaling,
     TemperatureScaling,
     choose_calibration,
-    ece,
     error_rate,
     nll,
 )
@@ -58,8 +57,11 @@ class Measure(Recorded):
         ece: With 10 bins.
         nll: The mean over the rows, in nats. The paper has the sum.
         classwise_ece: With 10 bins.
+        gap: Accuracy minus mean confidence: above 0 where the scores are underconfident on the whole.
         stats: The bins.
         eces: With each number of `BINS`.
+        underconfident: The part of the rows in bins above the diagonal of the reliability diagram, whose
+            accuracy is larger than their mean confidence, with each number of `BINS`.
     """
 
     paradigm: str
@@ -71,14 +73,17 @@ class Measure(Recorded):
     ece: float
     nll: float
     classwise_ece: float
+    gap: float
     stats: CalibrationStats
     eces: tuple[float, ...]
+    underconfident: tuple[float, ...]
 
     def number(self, metric: str) -> float:
-        """Return a metric by its name; "ece_15" is the ECE with 15 bins."""
+        """Return a metric by its name; "ece_15" is the ECE with 15 bins, "underconfident_15" likewise."""
         name, _, bins = metric.rpartition("_")
-        if name == "ece":
-            return self.eces[BINS.index(int(bins))]
+        by_bins = {"ece": self.eces, "underconfident": self.underconfident}
+        if name in by_bins:
+            return by_bins[name][BINS.index(int(bins))]
         value: float = getattr(self, metric)
         return value
 
@@ -217,11 +222,20 @@ def _measure(run: Run) -> tuple[list[Measure], list[str]]:
             log_probs = objective.log_posterior(z / temperatures[:, None])
             probs = np.exp(log_probs)
             stats = CalibrationStats(N_BINS, z.shape[1]).update(probs, y)
-            loss = nll(log_probs, y, from_logits=True)
-            numbers = (error_rate(probs, y), stats.ece(), loss, stats.classwise_ece())
-            eces = tuple(ece(probs, y, n_bins=bins) for bins in BINS)
-            measures.append(Measure(title, link, gamma, seed, temperature, *numbers, stats, eces, **made))
+            loss, wrong = nll(log_probs, y, from_logits=True), error_rate(probs, y)
+            gap = 1 - wrong - float(probs.max(1).mean())
+            numbers = (wrong, stats.ece(), loss, stats.classwise_ece(), gap)
+            binned = [CalibrationStats(bins).update(probs, y) for bins in BINS]
+            by_bins = tuple(some.ece() for some in binned), tuple(map(_underconfident, binned))
+            measures.append(Measure(title, link, gamma, seed, temperature, *numbers, stats, *by_bins, **made))
     return measures, problems
+
+
+def _underconfident(stats: CalibrationStats) -> float:
+    """Return the part of the rows in bins whose accuracy is larger than their mean confidence."""
+    full = stats.counts > 0
+    above = stats.accuracy[full] > stats.confidence[full]
+    return float(stats.counts[full][above].sum() / stats.n)
 
 
 def _fits(arrays: Mapping[str, Any]) -> list[tuple[tuple[Any, Any], Any]]:

@@ -145,7 +145,9 @@ def _bins_csv(groups: Iterable[Group]) -> bytes:
 def _csv(kind: type[Recorded], rows: Iterable[tuple[str, Recorded]]) -> bytes:
     """Return a CSV of rows with the group of each first, and what made them last."""
     last = [field.name for field in fields(Recorded)]
-    first = [field.name for field in fields(kind) if field.name not in (*last, "stats", "eces")]
+    first = [
+        field.name for field in fields(kind) if field.name not in (*last, "stats", "eces", "underconfident")
+    ]
     return csv_bytes(
         ["group", *first, *last],
         ([group, *(getattr(row, name) for name in first + last)] for group, row in rows),
@@ -341,17 +343,19 @@ def _calibration(group: Group, metric: str, title: str) -> Iterable[str]:
 def _directions(group: Group) -> Iterable[str]:
     """Say of each direction of Sec. 5 in how many trials it shows, and what depends on the number of bins."""
     rows = [
-        (d.finding + ("" if d.gamma is None else f", gamma {d.gamma:g}"), f"{d.shows} of {d.trials}", d.ece)
+        (d.finding + ("" if d.gamma is None else f", gamma {d.gamma:g}"), f"{d.shows} of {d.trials}", d.means)
         for d in directions(group)
     ]
     if rows:
         yield from ["", "## The directions of the paper", ""]
         yield from [
             "Rows that name no gamma count each trial with two gammas or more, over those it has; the others "
-            "count the trials of their gamma.",
+            "count the trials of their gamma. A bin is underconfident if its accuracy is above its mean "
+            "confidence.",
             "",
         ]
-        yield from markdown_table(["what the paper finds", "shows in trials", "mean ECE"], rows)
+        head = ["what the paper finds", "shows in trials", "means, of the ECE or of what the row names"]
+        yield from markdown_table(head, rows)
         changes = bins_matter(group)
         counts = (
             "All counts are the same with every number of bins from 8 to 25."
