@@ -1,11 +1,13 @@
 """How hard are the 5,000 images of this CIFAR-10-s to learn from, beside other draws of 5,000?
 
     python results/images/subset.py --data DATA
+    python results/images/subset.py --data DATA --write 0 1 2
 
-DATA needs cifar10-s.npz and the complete cifar10.npz (`refocal data fetch cifar10`). The error of a network
-varies with its seed too. Ridge regression on fixed features has no seed: whitened
-random patches as a convolution, both signs rectified, pooled to 2 x 2. Its error on the test set is measured
-for the stored draw and for 30 others, 500 images of each class.
+DATA needs cifar10-s.npz and the complete cifar10.npz (`refocal data fetch cifar10`). The second line writes
+other draws as cifar10-draw-0.npz, ... to DATA, for networks: `refocal reproduce images --dataset
+cifar10-draw-0`. The error of a network varies with its seed too. Ridge regression on fixed features has no
+seed: whitened random patches as a convolution, both signs rectified, pooled to 2 x 2. Its error on the test
+set is measured for the stored draw and for 30 others, 500 images of each class.
 """
 
 from __future__ import annotations
@@ -55,25 +57,39 @@ def error(x: Floats, y: np.ndarray[Any, Any], x_test: Floats, y_test: np.ndarray
     return 100 * float(((x_test @ weights).argmax(1) != y_test).mean())
 
 
+def draw(labels: np.ndarray[Any, Any], seed: int) -> np.ndarray[Any, Any]:
+    """Return the rows of a draw, 500 of each class."""
+    rng = np.random.default_rng(seed)
+    return np.concatenate([rng.permutation(np.flatnonzero(labels == k))[:500] for k in range(10)])
+
+
 def main() -> None:
-    """Measure, print, and write subset.json beside this file."""
+    """Measure, print, and write subset.json beside this file; or write draws to the folder of the data."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--data", type=Path, required=True, help="a folder with both .npz files")
-    folder = parser.parse_args().data
+    parser.add_argument("--write", type=int, nargs="+", metavar="SEED", help="write these draws, no more")
+    args = parser.parse_args()
+    folder = args.data
     torch.manual_seed(0)
     whole, part = np.load(folder / "cifar10.npz"), np.load(folder / "cifar10-s.npz")
     images, labels, stored = whole["X_train"], whole["y_train"].astype(int), part["train_index"]
     if not (images[stored] == part["X_train"]).all():
         raise ValueError("cifar10-s.npz must hold the images of cifar10.npz that its train_index says")
+    if args.write is not None:
+        test = {name: whole[name] for name in ("X_test", "y_test")}
+        for seed in args.write:
+            rows = draw(labels, seed)
+            path = folder / f"cifar10-draw-{seed}.npz"
+            np.savez_compressed(path, X_train=images[rows], y_train=labels[rows], train_index=rows, **test)
+        return
     weights = filters(torch.from_numpy(images[:1000]).float().permute(0, 3, 1, 2))
     x, x_test = features(images, weights), features(whole["X_test"], weights)
-    test = (x_test, whole["y_test"].astype(int))
-    here = error(x[stored], labels[stored], *test)
+    y_test = whole["y_test"].astype(int)
+    here = error(x[stored], labels[stored], x_test, y_test)
     others = []
     for seed in range(DRAWS):
-        rng = np.random.default_rng(seed)
-        rows = np.concatenate([rng.permutation(np.flatnonzero(labels == k))[:500] for k in range(10)])
-        others.append(error(x[rows], labels[rows], *test))
+        rows = draw(labels, seed)
+        others.append(error(x[rows], labels[rows], x_test, y_test))
     found = {
         "stored_draw": here,
         "other_draws": others,
