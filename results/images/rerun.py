@@ -38,18 +38,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", help="a folder of .npz files")
     parser.add_argument("--epochs", type=int, default=2)
     args = parser.parse_args(arguments)
+    runs = {run.key: run for run in read_runs(args.runs)}
+    missing = [key for key in args.keys if key not in runs]
+    if missing:
+        parser.error(f"KEY must be a run in {args.runs}, got {', '.join(missing)}")
     different = 0
-    for run in read_runs(args.runs):
-        if not args.keys or run.key in args.keys:
-            before = run.result["train_loss"][: args.epochs]
-            now = begin_again(run, args.epochs, args.data)
-            different += now != before
-            machine = machines_of(run)[0]
-            print(
-                f"{run.key} ({machine}, commit {machine.commit}): "
-                + ("the same bits" if now == before else f"other bits: {now} now, {before} stored"),
-                flush=True,
-            )
+    for key in args.keys or runs:
+        run = runs[key]
+        before = run.result["train_loss"][: args.epochs]
+        now = begin_again(run, len(before), args.data)
+        different += now != before
+        machine = machines_of(run)[0]
+        print(
+            f"{run.key} ({machine}, commit {machine.commit}): "
+            + ("the same bits" if now == before else f"other bits: {now} now, {before} stored"),
+            flush=True,
+        )
     return int(different > 0)
 
 

@@ -7,18 +7,29 @@ from pathlib import Path
 
 import numpy as np
 from pages import DOCS, ROOT
-from scipy.stats import f
 
 SAID = re.compile(r"(\d+) of (\d+)\s+comparisons")
 
 
-def test_how_often_a_temperature_has_the_smaller_error():
+def test_how_often_a_temperature_has_the_smaller_nll():
     summary = json.loads((ROOT / "results" / "tabular" / "summary.json").read_text(encoding="utf-8"))
-    found = summary["claims"]["15"]["temperature_against_psi"]
-    pages = [ROOT / "README.md", DOCS / "start/which-correction.md", DOCS / "explain/comparison.md"]
-    for page in pages:
+    found = summary["temperature_against_psi"]
+    pages = [ROOT / "README.md", DOCS / "reproduce.md", ROOT / "results" / "tabular" / "README.md"]
+    for page in [*pages, DOCS / "start/which-correction.md", DOCS / "explain/comparison.md"]:
         (said,) = SAID.findall(Path(page).read_text(encoding="utf-8"))
-        assert said == (str(found["smaller_ece_by_temperature"]), str(found["compared"]))
+        assert said == (str(found["smaller"]), str(found["compared"]))
+
+
+def test_what_the_ece_of_a_cross_fitted_temperature_is_worth():
+    stored = json.loads((ROOT / "results" / "tabular" / "crossfit.json").read_text(encoding="utf-8"))
+    text = " ".join((ROOT / "results" / "tabular" / "README.md").read_text(encoding="utf-8").split())
+    for name, words in {
+        "common_bins": "in bins of all rows in {} of {}",
+        "by_halves": "in bins of each half in {}",
+        "nll": "by the NLL in {}",
+    }.items():
+        counts = [of[name] for of in stored["temperature_below_posterior"].values()]
+        assert words.format(sum(counts), len(counts) * stored["repeats"]) in text
 
 
 def test_how_often_each_correction_helped_image_networks():
@@ -26,7 +37,7 @@ def test_how_often_each_correction_helped_image_networks():
     with open(ROOT / "results" / "images" / "measures.csv", newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["group"].startswith("cifar10-s-resnet8-200")]
     ece = {
-        (row["paradigm"], row["link"], row["group"], row["gamma"], row["seed"]): float(row["ece"])
+        (row["paradigm"], row["link"], row["group"], row["gamma"], row["seed"]): float(row["fair_ece"])
         for row in rows
         if "train_size" not in row["group"] and float(row["gamma"]) > 0
     }
@@ -48,17 +59,24 @@ def test_how_often_each_correction_helped_image_networks():
 def test_how_far_errors_of_images_are_above_the_published_ones():
     summary = json.loads((ROOT / "results" / "images" / "summary.json").read_text(encoding="utf-8"))
     text = " ".join((DOCS / "reproduce-images.md").read_text(encoding="utf-8").split())
-    whole, held_out = (
-        summary["groups"][f"cifar10-s-resnet8-200{name}"]["errors"]["cells"]
-        for name in ("-validation-0.0-precision-bfloat16", "")
+    names = ("-validation-0.0-precision-bfloat16", "-validation-0.0", "", "-validation-0.01")
+    whole, narrow, held_out, nearly = (
+        summary["groups"][f"cifar10-s-resnet8-200{name}"]["errors"]["cells"] for name in names
     )
-    for cells, words in ((whole, "by {:.2f} points in the mean"), (held_out, "held out by {:.2f}")):
+    for cells, words in (
+        (whole, "by {:.2f} points in the mean"),
+        (narrow, "one trial, by {:.2f}"),
+        (held_out, "held out by {:.2f}"),
+    ):
         gaps = [cell["difference"] for cell in cells]
+        assert min(gaps) > 0
         assert f"{words.format(np.mean(gaps))} ({min(gaps):.2f} to {max(gaps):.2f}" in text
-    ours, published = (np.sqrt(np.mean([cell[sd] ** 2 for cell in whole])) for sd in ("sd", "published_sd"))
-    chance = f.sf((published / ours) ** 2, 8 * 9, sum(cell["trials"] - 1 for cell in whole))
-    assert f"have the rms {ours:.2f}, the published ones {published:.2f}, which chance alone" in text
-    assert f"gives in {100 * chance:.0f} % (F test)" in text
+    above, below = (cell["difference"] for cell in nearly)
+    assert f"are {above:.2f} above and {-below:.2f} below" in text
+    held = {(cell["paradigm"], cell["gamma"]): cell["mean"] for cell in held_out}
+    costs = [held[cell["paradigm"], cell["gamma"]] - cell["mean"] for cell in narrow]
+    assert f"costs {np.mean(costs):.2f} points (float32, the seven settings" in text
+    assert len(costs) == 7
     draws = json.loads((ROOT / "results" / "images" / "subset.json").read_text(encoding="utf-8"))
     told = (
         f"{draws['stored_draw']:.1f} % with the stored draw and {draws['mean']:.1f} % (SD {draws['sd']:.1f})"

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from image_stand_in import swept
 
+from refocal import kernels
 from refocal.cli import main
 from refocal.experiments.images import experiments_of
 from refocal.experiments.sweeps import Workers, read_runs, run_key, workers
@@ -20,8 +21,9 @@ from refocal.experiments.sweeps.store import Store
 from refocal.experiments.sweeps.together import process_group
 
 SHARED = """
-import sys
+import os, sys
 from pathlib import Path
+os.environ["REFOCAL_KERNELS"] = {"0": "cpu", "1": "off"}[os.environ["RANK"]]
 from refocal.experiments.images import experiments_of, study
 study.report = lambda out: []
 options = {"batch_size": 13, "validation": 0.15}
@@ -150,6 +152,8 @@ def test_two_processes_train_as_one(tiny, tmp_path):
     assert len(shared) == 1
     for run in alone:
         together = shared[run.key]
+        (made,) = together.result["machines"]
+        assert made["loss"] == ("eager and kernel" if kernels.load("machine") else "eager")
         np.testing.assert_allclose(together.result["train_loss"], run.result["train_loss"], rtol=1e-4)
         np.testing.assert_allclose(
             together.arrays()["test_logits"], run.arrays()["test_logits"], rtol=1e-2, atol=1e-3

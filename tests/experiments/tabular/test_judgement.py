@@ -21,10 +21,11 @@ from refocal.experiments.tabular.judgement import (
     groups_of,
     judge,
     judgement,
+    temperature_against_psi,
     verdicts,
     z_score,
 )
-from refocal.experiments.tabular.outputs import _claims
+from refocal.experiments.tabular.outputs import _claims, _temperature
 from refocal.experiments.tabular.study import BINS, Experiment, Recipe, experiments_of
 from refocal.experiments.tabular.tables import (
     Cell,
@@ -162,7 +163,7 @@ def test_claims_are_counted():
         "banana": {"FL-1-TS-NLL": cell(0.4, 0.1), "FL-2-TS-NLL": cell(2.0, 0.1)},
         "splice": {"FL-1-TS-NLL": cell(math.nan, 0.1), "FL-2-TS-NLL": cell(1.0, 0.1)},
     }
-    found = claims([table(rows)], [table(scaled)], ["banana", "splice", "adult"])
+    found = claims([table(rows)], ["banana", "splice", "adult"])
     linear = found["linear"]
     assert linear["data_sets"] == 2
     assert linear["ece_rises_with_every_gamma"] == 1  # banana here
@@ -181,16 +182,18 @@ def test_claims_are_counted():
     assert [against[k] for k in ("clearly_better", "no_clear_difference", "clearly_worse")] == [1, 2, 1]
     assert (against["pairs"], against["within_1_point"]) == (4, 3)
     assert list(against["published"].values()) == [4, 0, 2, 2]
-    assert found["temperature_against_psi"] == {"compared": 3, "smaller_ece_by_temperature": 2}
+    counts = temperature_against_psi([table(rows)], [table(scaled)], ["banana", "splice", "adult"])
+    assert counts == {"pairs": 4, "compared": 3, "smaller": 2}
+    (line,) = _temperature(counts)
+    assert "in 2 of the 3 comparisons in which it could be fitted in every trial; in 1 it could not." in line
+    assert not list(_temperature(temperature_against_psi([table({})], [table({})], ["banana"])))
 
 
 def test_claims_do_not_depend_on_the_order_of_gammas():
     names = ("FL-3", "CE", "FL-10", "FL-0.5")
     row = {name: cell(mean, 0.1, mean, 0.1) for name, mean in zip(names, (3.0, 0.1, 10.0, 0.5), strict=True)}
     other = Focal(2.0, label_smoothing=0.1)  # has no gamma that could be compared
-    linear = claims([table({"banana": row | {str(other): cell(99.0, 0.1)}})], [table({})], ["banana"])[
-        "linear"
-    ]
+    linear = claims([table({"banana": row | {str(other): cell(99.0, 0.1)}})], ["banana"])["linear"]
     assert linear["ece_rises_with_every_gamma"] == linear["ece_rises_with_every_gamma_published"] == 1
     assert linear["largest_gamma_above_ce"] == 1
     assert list(linear["raw_above_ce"]) == ["FL-0.5", "FL-3", "FL-10"]
@@ -199,10 +202,10 @@ def test_claims_do_not_depend_on_the_order_of_gammas():
 def test_a_claim_needs_what_it_is_about():
     """One gamma cannot rise, and without cross entropy nothing is above it."""
     pair = {"FL-2": cell(2.0, 0.1, 2.0, 0.1), "FL-2-psi": cell(1.0, 0.1, 1.0, 0.1)}
-    alone = claims([table({"banana": pair})], [table({})], ["banana"])
+    alone = claims([table({"banana": pair})], ["banana"])
     assert alone["linear"]["data_sets"] == 1
     assert alone["linear"]["data_sets_with_two_gammas"] == alone["linear"]["ece_rises_with_every_gamma"] == 0
-    two = claims([table({"banana": pair | {"FL-1": cell(1.0, 0.1)}})], [table({})], ["banana"])
+    two = claims([table({"banana": pair | {"FL-1": cell(1.0, 0.1)}})], ["banana"])
     assert two["linear"]["ece_rises_with_every_gamma"] == two["linear"]["data_sets_with_two_gammas"] == 1
     for found in (alone, two):
         assert (found["linear"]["largest_gamma_above_ce"], found["linear"]["raw_above_ce"]) == (0, {})
@@ -219,7 +222,7 @@ def test_data_sets_of_different_gammas_count_by_their_own():
         "banana": {"CE": cell(1.0, 0.1), "FL-1": cell(2.0, 0.1), "FL-1-psi": cell(1.0, 0.1)},
         "splice": {"CE": cell(3.0, 0.1), "FL-2": cell(2.0, 0.1), "FL-2-psi": cell(1.0, 0.1)},
     }
-    linear = claims([table(rows)], [table({})], list(rows))["linear"]
+    linear = claims([table(rows)], list(rows))["linear"]
     assert (linear["ece_rises_with_every_gamma"], linear["data_sets_with_two_gammas"]) == (1, 2)
     assert (linear["largest_gamma_above_ce"], linear["psi_against_ce"]["pairs"]) == (1, 2)
     assert {name: (of["above"], of["data_sets"]) for name, of in linear["raw_above_ce"].items()} == {
@@ -233,12 +236,12 @@ def test_one_trial_says_nothing_of_a_difference():
         name: Cell((mean,), mean, math.nan, False, None)
         for name, mean in (("CE", 1.0), ("FL-1", 2.0), ("FL-1-psi", 0.5))
     }
-    linear = claims([table({"banana": one})], [table({})], ["banana"])["linear"]
+    linear = claims([table({"banana": one})], ["banana"])["linear"]
     against = linear["psi_against_ce"]
     assert [against[k] for k in ("pairs", "clearly_better", "no_clear_difference", "clearly_worse")] == [
         0
     ] * 4
-    text = "\n".join(_claims({15: {"linear": linear, "temperature_against_psi": {"compared": 0}}}))
+    text = "\n".join(_claims({15: {"linear": linear}}))
     assert "psi against cross entropy" not in text
     assert "None" not in text
 

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from refocal.experiments.data import SPLIT, Dataset, fetch, find, load
 from refocal.experiments.files import sha256_of
+from refocal.experiments.images.study import KIND
 from refocal.experiments.sweeps import read_runs, run_key
 
 PAD = 4
@@ -136,7 +137,7 @@ def ready_files(
     wanted = {config["dataset"] for config in todo.values()}
     finished = []
     with contextlib.suppress(FileNotFoundError):  # the first sweep into this folder
-        finished = [run for run in read_runs(out) if run.config.get("experiment") == "images"]
+        finished = [run for run in read_runs(out) if run.config.get("experiment") == KIND]
     for run in finished:
         todo.pop(run.key, None)
     files: dict[str, Path] = {}
@@ -150,12 +151,13 @@ def ready_files(
     sums = functools.cache(sha256_of)
     for run in finished:
         name, before = run.config["dataset"], run.result.get("data_sha256")
-        if name not in wanted or before is None:  # earlier versions did not keep it
+        if name not in wanted:
             continue
         path = files.get(name)
         with contextlib.suppress(OSError, ValueError):
             path = path or image_file(name, data)
-        if path is not None and before != (now := sums(path)):
+        # Earlier versions did not keep the checksum.
+        if path is not None and before is not None and before != (now := sums(path)):
             raise ValueError(
                 f"{path} is not the file that run {run.key} in {out} was made from: its SHA-256 is "
                 f"{now[:12]}..., not {before[:12]}...; use another --out for these data"

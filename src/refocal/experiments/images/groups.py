@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import re
 from collections.abc import Container, Iterable, Mapping
@@ -12,6 +13,9 @@ from typing import Any
 from refocal.experiments.images.study import KIND, PARADIGMS, experiments_of
 from refocal.experiments.sweeps import Run, run_key
 from refocal.experiments.sweeps.store import canonical
+
+LONGEST = 150
+"""Of the name of a group, in characters: file systems end names at 255."""
 
 OWN = ("gamma", "paradigm", "seed")
 """What differs between the runs of a group, with the label smoothing that follows from the paradigm."""
@@ -45,28 +49,30 @@ class Machine:
 
 
 def machines_of(run: Run) -> list[Machine]:
-    """Return what a run was trained with, one after the other."""
+    """Return what a run was trained with, one after the other.
+
+    Versions and machine of a run are those of the process that finished it: they tell of the last one.
+    """
     try:
         found = run.result["machines"]
     except KeyError:  # the first runs of `results/images` have device and threads alone
         found = [
             {name: run.result[name] for name in ("device", "threads")} | {"compile": False, "processes": 1}
         ]
+    *before, last = found
     usual: dict[str, Any] = {name: run.versions.get(name) for name in ("torch", "commit")}
-    machines = []
-    for one in found:
-        processor = run.machine.get("processor") if one["device"] == "cpu" else None
-        machines.append(Machine(**usual | {"processor": processor} | one))
-    return machines
+    usual["processor"] = run.machine.get("processor") if last["device"] == "cpu" else None
+    return [*(Machine(**one) for one in before), Machine(**usual | last)]
 
 
 def group_runs(runs: Iterable[Run]) -> dict[str, list[Run]]:
     """Return the image runs that differ in gamma, paradigm and trial only, by a name for their files.
 
-    Runs of different machines are not mixed. Where the runs of one setting have more than one recorded value
-    of something that the last bits depend on (`Machine`, but for the commit), each value is a group of its
-    own, and so are the runs that did not record it. With one recorded value, runs that did not record it
-    count as having it; the report says how many these are.
+    Runs of different machines or data are not mixed. Where the runs of one setting have more than one
+    recorded value of something that the last bits depend on (`Machine`, but for the commit), of the data file
+    or of the number of its images, each value is a group of its own, and so are the runs that did not record
+    it. With one recorded value, runs that did not record it count as having it; the report names each kind of
+    machine with its number of runs.
     """
     together: dict[str, list[Run]] = {}
     for run in runs:
@@ -75,7 +81,7 @@ def group_runs(runs: Iterable[Run]) -> dict[str, list[Run]]:
     groups: dict[str, list[Run]] = {}
     for same in sorted(together.values(), key=lambda runs: canonical(in_common(runs[0].config))):
         stem = name_of(in_common(same[0].config))
-        for kind, some in _by_machine(same).items():
+        for kind, some in _by_kind(same).items():
             groups[free_name(stem + kind, groups)] = some
     return groups
 
@@ -97,25 +103,39 @@ def name_of(common: Mapping[str, Any], *left_out: str) -> str:
 
 
 def free_name(name: str, taken: Container[str]) -> str:
-    """Return a name for files and for links in Markdown that is not taken yet."""
+    """Return a name for files and for links in Markdown that is not taken yet; a long one ends in a hash."""
     name = re.sub(r"[^\w.-]+", "_", name)
+    if len(name) > LONGEST:
+        name = f"{name[: LONGEST - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
     names = itertools.chain([name], (f"{name}-{i}" for i in itertools.count(2)))
     return next(one for one in names if one not in taken)
 
 
-def _by_machine(runs: list[Run]) -> dict[str, list[Run]]:
-    """Return runs of one setting by the kind of machine, as an ending of a name; one kind is no ending."""
-    values: dict[str, list[str]] = {}
-    for field in fields(Machine):
-        if field.name != "commit":
-            found = [[getattr(machine, field.name) for machine in machines_of(run)] for run in runs]
-            texts = ["_then_".join(str(v) for v in dict.fromkeys(some)) for some in found]
-            if len(set(texts) - {"None"}) > 1:
-                values[field.name] = [text.replace("None", "not_recorded") for text in texts]
+def _by_kind(runs: list[Run]) -> dict[str, list[Run]]:
+    """Return runs of one setting by machine and data, as an ending of a name; one kind is no ending."""
+    recorded = [_recorded(run) for run in runs]
+    parting = [name for name in recorded[0] if len({some[name] for some in recorded} - {""}) > 1]
     kinds: dict[str, list[Run]] = {}
-    for i, run in enumerate(runs):
-        kinds.setdefault("".join(f"-{name}-{texts[i]}" for name, texts in values.items()), []).append(run)
+    for run, some in zip(runs, recorded, strict=True):
+        ending = "".join(f"-{name}-{some[name] or 'not_recorded'}" for name in parting)
+        kinds.setdefault(ending, []).append(run)
     return dict(sorted(kinds.items()))
+
+
+def _recorded(run: Run) -> dict[str, str]:
+    """Return what keeps runs of one setting apart, in words; nothing where it was not recorded."""
+    machines, result = machines_of(run), run.result
+    values = {
+        field.name: [getattr(machine, field.name) for machine in machines]
+        for field in fields(Machine)
+        if field.name != "commit"
+    }
+    values["data"] = [(result.get("data_sha256") or "")[:8] or None]
+    values["images"] = [result["n_train"] + result["n_validation"] if "n_train" in result else None]
+    return {
+        name: "_then_".join(str(value) for value in dict.fromkeys(some) if value is not None)
+        for name, some in values.items()
+    }
 
 
 def unusual(common: Mapping[str, Any]) -> dict[str, Any]:

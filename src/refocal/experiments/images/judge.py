@@ -14,7 +14,7 @@ from refocal.experiments.files import published_numbers
 from refocal.experiments.images.groups import unusual
 from refocal.experiments.images.measures import BINS, N_BINS, TITLES, Group
 from refocal.experiments.images.study import paper_schedule
-from refocal.experiments.images.trends import Trend, claim_text
+from refocal.experiments.images.trends import Trend, claim_text, said_gamma
 
 PAPER_TRIALS = 10
 
@@ -136,6 +136,7 @@ def directions(group: Group, bins: int = N_BINS) -> list[Direction]:
         for paradigm in ("standard", "ts_fl", "ls")
         for link in ("raw", "psi")
     }
+    fair = {key: group.trials(f"fair_{bins}", *key) for key in ece}
     found: list[Direction] = []
     found += _sweet_spot("Standard: a gamma > 0 has the smallest raw ECE", ece["standard", "raw"])
     for paradigm in ("ls", "ts_fl"):
@@ -145,8 +146,9 @@ def directions(group: Group, bins: int = N_BINS) -> list[Direction]:
         found += _steadiness(text, ece[paradigm, "raw"], ece[paradigm, "psi"])
     found += _within("LS: with Psi gamma moves the ECE by at most 1 point", ece["ls", "psi"], 0.01)
     for text, better, worse in COMPARISONS:
-        for gamma in ece[better]:
-            small, large = ece[better][gamma], ece[worse].get(gamma, {})
+        sides = fair if better[0] != worse[0] else ece  # fitted T against none: on the same rows
+        for gamma in sides[better]:
+            small, large = sides[better][gamma], sides[worse].get(gamma, {})
             seeds = sorted(small.keys() & large.keys())
             if gamma > 0 and seeds:
                 means = " against ".join(
@@ -176,8 +178,9 @@ def _growth(text: str, raw: Trials) -> Iterator[Direction]:
     curves = _curves(raw)
     if curves:
         gammas = sorted({gamma for curve in curves.values() for gamma in curve})
-        means = {g: np.mean([curve[g] for curve in curves.values() if g in curve]) for g in gammas}
-        numbers = ", ".join(f"{mean:.4f} (gamma {gamma:g})" for gamma, mean in means.items())
+        some = {g: [curve[g] for curve in curves.values() if g in curve] for g in gammas}
+        lacking = {g: "" if len(some[g]) == len(curves) else f", n = {len(some[g])}" for g in gammas}
+        numbers = ", ".join(f"{np.mean(some[g]):.4f} (gamma {g:g}{lacking[g]})" for g in gammas)
         shows = sum(bool(np.all(np.diff(list(curve.values())) > 0)) for curve in curves.values())
         yield Direction(text, None, shows, len(curves), numbers)
 
@@ -250,7 +253,7 @@ def _group_summary(group: Group) -> dict[str, Any]:
     return {
         "config": group.config,
         "runs": len(group.settings),
-        "machines": list(map(str, group.machines)),
+        "machines": group.machines_text,
         "errors": _counts(cells)
         | {"cells": [asdict(cell) | {"difference": cell.difference} for cell in cells]},
         "directions": [asdict(d) for d in found],
@@ -263,10 +266,16 @@ def _group_summary(group: Group) -> dict[str, Any]:
 def _ece_and_nll(group: Group) -> float | None:
     """Return Spearman's correlation of ECE and NLL over all measures; None of fewer than three.
 
-    Measures that are the same scores, as raw and Psi are at gamma 0, count once.
+    Scores that are the same count once: at gamma 0 the focal loss is the NLL and Psi changes nothing, so raw
+    and Psi are one there, and the three temperatures too, up to the last digits of their fits. None also if
+    all ECEs are equal, or all NLLs.
     """
-    pairs = {(m.ece, m.nll) for m in group.measures if np.isfinite(m.nll)}
-    if len(pairs) < 3:
+    pairs = [
+        (m.fair_ece, m.nll)
+        for m in group.measures
+        if np.isfinite(m.nll) and not (m.gamma == 0 and (m.link == "psi" or m.paradigm == "ts_nll"))
+    ]
+    if len(pairs) < 3 or min(len(set(side)) for side in zip(*pairs, strict=True)) < 2:
         return None
     return float(spearmanr(*zip(*pairs, strict=True)).statistic)
 
@@ -287,7 +296,7 @@ def summary_text(summary: Mapping[str, Any]) -> Iterator[str]:
     """Give the lines of `summary_of` for people."""
     yield summary["rule"]
     for name, group in summary["groups"].items():
-        yield f"{name}: {group['runs']} runs on {' or '.join(group['machines'])}"
+        yield f"{name}: {group['runs']} runs on {group['machines']}"
         errors = group["errors"]
         for cell in errors["cells"]:
             yield f"  {TITLES[cell['paradigm']]}, gamma {cell['gamma']:g}: error {_cell_text(cell)}"
@@ -309,7 +318,7 @@ def summary_text(summary: Mapping[str, Any]) -> Iterator[str]:
         yield f"{name}: raw ECE of Standard"
         for row in trend["values"]:
             eces = ", ".join(f"{cell['ece']:.4f} (gamma {cell['gamma']:g})" for cell in row["raw"])
-            yield f"  {trend['what']} {row['value']}: {eces}; best gamma {row['best_gamma']}"
+            yield f"  {trend['what']} {row['value']}: {eces}; best gamma {said_gamma(row['best_gamma'])}"
         yield from ("  " + line for line in claim_text(trend))
 
 

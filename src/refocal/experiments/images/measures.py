@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,11 +15,14 @@ from refocal import (
     FocalTemperatureScaling,
     TemperatureScaling,
     choose_calibration,
+    classwise_ece,
+    ece,
     error_rate,
     nll,
 )
 from refocal.experiments.images.groups import Machine, in_common, machines_of
 from refocal.experiments.sweeps import Run, origin_of, origin_text
+from refocal.experiments.sweeps.origin import NOT_RECORDED
 
 N_BINS = 10
 """As the paper says."""
@@ -54,14 +57,19 @@ class Measure(Recorded):
         temperature: T, fitted on the validation part; 1 without temperature scaling. Without a validation
             part each half of the test set has the T of the other half, and this is their geometric mean.
         error: The part of wrong predictions.
-        ece: With 10 bins.
+        ece: With 10 bins. Where T is that of the other half, the mean of the halves' ECEs: by chance one half
+            has more hits than the other, so its T is too small for the other, whose T is too large for it. In
+            bins of both halves together that cancels, as if T had been fitted to the rows themselves.
+        fair_ece: With 10 bins, see ``fair_eces``.
         nll: The mean over the rows, in nats. The paper has the sum.
-        classwise_ece: With 10 bins.
+        classwise_ece: With 10 bins, by halves as the ECE.
         gap: Accuracy minus mean confidence: above 0 where the scores are underconfident on the whole.
         stats: The bins.
         eces: With each number of `BINS`.
+        fair_eces: The same, by halves whenever there is no validation part: to compare scores with a fitted T
+            with others on the same rows.
         underconfident: The part of the rows in bins above the diagonal of the reliability diagram, whose
-            accuracy is larger than their mean confidence, with each number of `BINS`.
+            accuracy is larger than their mean confidence, with each number of `BINS`; by halves as the ECE.
     """
 
     paradigm: str
@@ -71,17 +79,19 @@ class Measure(Recorded):
     temperature: float
     error: float
     ece: float
+    fair_ece: float
     nll: float
     classwise_ece: float
     gap: float
     stats: CalibrationStats
     eces: tuple[float, ...]
+    fair_eces: tuple[float, ...]
     underconfident: tuple[float, ...]
 
     def number(self, metric: str) -> float:
-        """Return a metric by its name; "ece_15" is the ECE with 15 bins, "underconfident_15" likewise."""
+        """Return a metric by its name; "ece_15", "fair_15" and "underconfident_15" have 15 bins."""
         name, _, bins = metric.rpartition("_")
-        by_bins = {"ece": self.eces, "underconfident": self.underconfident}
+        by_bins = {"ece": self.eces, "fair": self.fair_eces, "underconfident": self.underconfident}
         if name in by_bins:
             return by_bins[name][BINS.index(int(bins))]
         value: float = getattr(self, metric)
@@ -121,7 +131,8 @@ class Group:
         settings: Paradigm, gamma and trial of each run.
         skipped: Temperatures that could not be fitted and runs without advice, with the reason.
         seconds: Of an epoch, the median over the runs.
-        machines: Of the runs, each once, the most frequent one first; the commits are in `origin`.
+        machines: How many runs were trained with each, at least for a time, the most frequent one first; the
+            commits are in `origin`.
         origin: In words, commits of the source that trained and kinds of machines, where they are known.
         n: Images for training, validation and test.
     """
@@ -133,9 +144,18 @@ class Group:
     settings: tuple[tuple[str, float, int], ...]
     skipped: tuple[str, ...]
     seconds: float
-    machines: tuple[Machine, ...]
+    machines: dict[Machine, int]
     origin: str
     n: tuple[int, int, int]
+
+    @property
+    def machines_text(self) -> str:
+        """The machines in words, with numbers of runs where there are several."""
+        if len(self.machines) == 1:
+            return str(next(iter(self.machines)))
+        return " or ".join(
+            f"{machine} ({n} run{'s' if n > 1 else ''})" for machine, n in self.machines.items()
+        )
 
     def trials(self, metric: str, paradigm: str, link: str) -> dict[float, dict[int, float]]:
         """Return a metric's value of each trial, for each gamma that has any; see `Measure.number`."""
@@ -163,7 +183,12 @@ def measure_group(name: str, runs: Sequence[Run]) -> Group:
         except ValueError as error:
             skipped.append(f"advice for {TITLES[paradigm]} of gamma {gamma:g}, trial {seed}: {error}")
     result = runs[0].result
-    machines = Counter(replace(machine, commit=None) for run in runs for machine in machines_of(run))
+    trained = [machines_of(run) for run in runs]
+    kinds = ({replace(machine, commit=None) for machine in some} for some in trained)
+    machines = Counter(machine for some in kinds for machine in some)
+    commits = (
+        dict.fromkeys(m.commit for m in some if m.commit not in (None, NOT_RECORDED)) for some in trained
+    )
     return Group(
         name,
         in_common(runs[0].config),
@@ -172,8 +197,8 @@ def measure_group(name: str, runs: Sequence[Run]) -> Group:
         tuple(settings),
         tuple(skipped),
         float(np.median([run.result["seconds_per_epoch"] for run in runs])),
-        tuple(machine for machine, _ in machines.most_common()),
-        origin_text(runs),
+        dict(machines.most_common()),
+        origin_text(runs, (" then ".join(map(str, some)) for some in commits)),
         (result["n_train"], result["n_validation"], result["n_test"]),
     )
 
@@ -207,10 +232,12 @@ def _measure(run: Run) -> tuple[list[Measure], list[str]]:
             ("focal_ts", FocalTemperatureScaling(gamma), {"psi": psi}),
         ]
     measures, problems, made = [], [], _recorded(run)
+    fits = _fits(arrays)
+    parts = [rows for _, rows in fits]  # the whole test set, or its halves
     for title, scaling, links in plan:
         temperatures = np.ones(len(z))
         try:
-            for (fit_z, fit_y), rows in _fits(arrays) if scaling is not None else ():
+            for (fit_z, fit_y), rows in fits if scaling is not None else ():
                 temperatures[rows] = scaling.fit(fit_z, fit_y).temperature_
         except ValueError as error:
             problems.append(f"{TITLES[title]} of gamma {gamma:g}, trial {seed}: {error}")
@@ -222,17 +249,29 @@ def _measure(run: Run) -> tuple[list[Measure], list[str]]:
             log_probs = objective.log_posterior(z / temperatures[:, None])
             probs = np.exp(log_probs)
             stats = CalibrationStats(N_BINS, z.shape[1]).update(probs, y)
+            own = parts if scaling is not None else [slice(None)]
             loss, wrong = nll(log_probs, y, from_logits=True), error_rate(probs, y)
+            eces = tuple(_mean(ece, probs, y, own, n_bins=bins) for bins in BINS)
+            fair = eces if own is parts else tuple(_mean(ece, probs, y, parts, n_bins=bins) for bins in BINS)
+            above = tuple(_mean(_underconfident, probs, y, own, n_bins=bins) for bins in BINS)
+            ten = BINS.index(N_BINS)
+            classwise = _mean(classwise_ece, probs, y, own, n_bins=N_BINS)
             gap = 1 - wrong - float(probs.max(1).mean())
-            numbers = (wrong, stats.ece(), loss, stats.classwise_ece(), gap)
-            binned = [CalibrationStats(bins).update(probs, y) for bins in BINS]
-            by_bins = tuple(some.ece() for some in binned), tuple(map(_underconfident, binned))
-            measures.append(Measure(title, link, gamma, seed, temperature, *numbers, stats, *by_bins, **made))
+            numbers = (wrong, eces[ten], fair[ten], loss, classwise, gap)
+            by_bins = (stats, eces, fair, above)
+            measures.append(Measure(title, link, gamma, seed, temperature, *numbers, *by_bins, **made))
     return measures, problems
 
 
-def _underconfident(stats: CalibrationStats) -> float:
+def _mean(metric: Callable[..., float], probs: Any, labels: Any, parts: Sequence[Any], n_bins: int) -> float:
+    """Return the mean of a metric over parts of the rows, weighted by their numbers of rows."""
+    found = [metric(probs[rows], labels[rows], n_bins=n_bins) for rows in parts]
+    return float(np.average(found, weights=[len(labels[rows]) for rows in parts]))
+
+
+def _underconfident(probs: Any, labels: Any, n_bins: int) -> float:
     """Return the part of the rows in bins whose accuracy is larger than their mean confidence."""
+    stats = CalibrationStats(n_bins).update(probs, labels)
     full = stats.counts > 0
     above = stats.accuracy[full] > stats.confidence[full]
     return float(stats.counts[full][above].sum() / stats.n)

@@ -93,10 +93,11 @@ def _introduction(groups: Sequence[Group]) -> Iterable[str]:
     yield from ["# Image runs: what each section has", ""]
     yield (
         "From the stored logits, without training. ECE and CW-ECE have 10 bins. Standard: plain labels. LS: "
-        "label smoothing 0.1. TS_FL and TS_NLL: Standard with the temperature T for which the focal loss or "
-        "the NLL of softmax(z / T) is smallest. focal TS: with the T for which the NLL of Psi is smallest. "
-        "Smoothing taken out: Psi gives the posterior of the smoothed labels; here that is undone. "
-        "The selector's methods are those of `refocal.choose_calibration`; focal_ts_free fits gamma and T."
+        "label smoothing 0.1 (where a title says another one, that). TS_FL and TS_NLL: Standard with the "
+        "temperature T for which the focal loss or the NLL of softmax(z / T) is smallest. focal TS: with the "
+        "T for which the NLL of Psi is smallest. Smoothing taken out: Psi gives the posterior of the "
+        "smoothed labels; here that is undone. The selector's methods are those of "
+        "`refocal.choose_calibration`; focal_ts_free fits gamma and T."
     )
     yield ""
     rows = [
@@ -146,7 +147,9 @@ def _csv(kind: type[Recorded], rows: Iterable[tuple[str, Recorded]]) -> bytes:
     """Return a CSV of rows with the group of each first, and what made them last."""
     last = [field.name for field in fields(Recorded)]
     first = [
-        field.name for field in fields(kind) if field.name not in (*last, "stats", "eces", "underconfident")
+        field.name
+        for field in fields(kind)
+        if field.name not in (*last, "stats", "eces", "fair_eces", "underconfident")
     ]
     return csv_bytes(
         ["group", *first, *last],
@@ -175,14 +178,14 @@ def _reliability(group: Group) -> Figure:
                 continue
             seed = min(m.seed for m in trials)
             raw, psi = (
-                next(m.stats for m in trials if (m.link, m.seed) == (link, seed)) for link in ("raw", "psi")
+                next(m for m in trials if (m.link, m.seed) == (link, seed)) for link in ("raw", "psi")
             )
             title = (
                 rf"{_math(paradigm)}, $\gamma$ = {gamma:g}"
                 "\n"
-                rf"ECE-raw {raw.ece():.3f}, ECE-$\Psi$ {psi.ece():.3f}"
+                rf"ECE-raw {raw.ece:.3f}, ECE-$\Psi$ {psi.ece:.3f}"
             )
-            plot_raw_psi(raw, psi, ax=ax, title=title)
+            plot_raw_psi(raw.stats, psi.stats, ax=ax, title=title)
             drawn.append(ax)
     share_legend(drawn)
     return figure
@@ -217,19 +220,25 @@ def report_text(group: Group, groups: Sequence[Group] = ()) -> Iterable[str]:
     config = group.config
     yield f"# {_title(group, groups)}"
     yield ""
-    machines = " or ".join(map(str, group.machines))
     yield (
         f"{group.n[0]} training, {group.n[1]} validation and {group.n[2]} test images; {_trials(group)}. "
         f"SGD on the focal loss, momentum {config['momentum']}, weight decay {config['weight_decay']}, batch "
         f"{config['batch_size']}, {config['precision']}. Schedule: {_schedule(group)}. Median "
-        f"{group.seconds:.1f} s for an epoch on {machines}. {group.origin}"
+        f"{group.seconds:.1f} s for an epoch on {group.machines_text}. {group.origin}"
     )
+    if not group.n[1]:
+        yield ""
+        yield (
+            "Nothing was held out, so T is cross-fitted: each half of the test set has the T of the other. "
+            "The calibration errors of scores with such a T are means over the two halves, and where they "
+            "are compared with scores without, both are."
+        )
     others = [other for other in groups if other.config == group.config and other.name != group.name]
     if others:
         yield ""
         yield (
             f"{len(group.settings)} of the runs of this setting. Others were trained on "
-            + "; ".join(f"{' or '.join(map(str, other.machines))} (`{other.name}`)" for other in others)
+            + "; ".join(f"{other.machines_text} (`{other.name}`)" for other in others)
             + ". Their numbers differ in more than the trial, so they are not averaged with these."
         )
     yield from ["", *_command(group)]
@@ -274,7 +283,7 @@ def _command(group: Group) -> Iterable[str]:
     trained, gammas, seeds = (sorted(set(column)) for column in zip(*group.settings, strict=True))
     paradigms = [paradigm for paradigm in ("standard", "ls") if paradigm in trained]
     trials = max(seeds) + 1
-    machine = group.machines[0]
+    machine = next(iter(group.machines))
     alone = machine.processes == 1
     words = ["refocal" if alone else f"torchrun --nproc-per-node {machine.processes} -m refocal"]
     words += ["reproduce images --dataset", shlex.quote(config["dataset"]), "--model", config["model"]]
@@ -349,12 +358,12 @@ def _directions(group: Group) -> Iterable[str]:
     if rows:
         yield from ["", "## The directions of the paper", ""]
         yield from [
-            "Rows that name no gamma count each trial with two gammas or more, over those it has; the others "
-            "count the trials of their gamma. A bin is underconfident if its accuracy is above its mean "
-            "confidence.",
+            "Rows that name no gamma count each trial with two gammas or more, over those it has (the first: "
+            "with gamma 0 among them); the others count the trials of their gamma. A bin is underconfident "
+            "if its accuracy is above its mean confidence.",
             "",
         ]
-        head = ["what the paper finds", "shows in trials", "means, of the ECE or of what the row names"]
+        head = ["what the paper finds", "shows in trials", "numbers, of the ECE or of what the row names"]
         yield from markdown_table(head, rows)
         changes = bins_matter(group)
         counts = (

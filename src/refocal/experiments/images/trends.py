@@ -196,7 +196,7 @@ def trend_text(trends: Sequence[Trend]) -> Iterator[str]:
         for value in trend.raw:
             for scores, eces in (("raw", trend.raw[value]), ("Psi", trend.psi[value])):
                 cells = (_cell(list(eces[gamma].values())) if gamma in eces else "-" for gamma in gammas)
-                rows.append((value, scores, *cells, _said(trend.best[value]) if scores == "raw" else ""))
+                rows.append((value, scores, *cells, said_gamma(trend.best[value]) if scores == "raw" else ""))
         yield from [f"# Best gamma by {trend.what}: {trend.name.partition('-')[2]}", ""]
         text = "ECE of Standard with 10 bins, mean over the trials. The best gamma has the smallest mean "
         text += "raw ECE over the trials that have every gamma."
@@ -213,7 +213,8 @@ def _cell(eces: Sequence[float]) -> str:
     return f"{np.mean(eces):.4f} (n = {len(eces)})"
 
 
-def _said(gamma: float | None) -> str:
+def said_gamma(gamma: float | None) -> str:
+    """Return a gamma for people; there may be none."""
     return "-" if gamma is None else f"{gamma:g}"
 
 

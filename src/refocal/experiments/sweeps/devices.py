@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from refocal.experiments.sweeps.origin import NOT_RECORDED, machine, versions
-from refocal.experiments.sweeps.together import agreed, place, process_group
+from refocal.experiments.sweeps.together import agreed, from_all, place, process_group
 from refocal.experiments.sweeps.workers import Workers
 
 
@@ -83,10 +83,11 @@ def made_with(device: torch.device, compile: bool, loss: str) -> dict[str, Any]:
 
     ``processor`` is the kind of the processor or of the GPU, ``instructions`` the largest vector instructions
     that PyTorch uses on the processor, ``loss`` the form of the loss that `refocal.torch.which_form` names
-    (with Numba installed another one than without), ``commit`` the source of refocal.
+    (with Numba installed another one than without), ``commit`` the source of refocal. Where the processes of
+    torchrun differ, each value is named.
     """
     gpu = device.type == "cuda"
-    return {
+    found: dict[str, Any] = {
         "device": device.type,
         "threads": torch.get_num_threads(),
         "compile": compile,
@@ -97,6 +98,10 @@ def made_with(device: torch.device, compile: bool, loss: str) -> dict[str, Any]:
         "loss": loss,
         "commit": versions().get("commit", NOT_RECORDED),
     }
+    everywhere = from_all(found)
+    for name in ("processor", "instructions", "torch", "loss", "commit"):
+        found[name] = " and ".join(sorted({one[name] for one in everywhere}))
+    return found
 
 
 @contextlib.contextmanager

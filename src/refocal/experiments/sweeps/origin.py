@@ -56,12 +56,19 @@ def origin_of(run: Run) -> tuple[str, str]:
     return run.versions.get("commit", NOT_RECORDED), machine_text(run.machine)
 
 
-def origin_text(runs: Iterable[Run]) -> str:
-    """Say the commits and the machines of runs, each with the number of runs where they differ."""
+def origin_text(runs: Iterable[Run], commits: Iterable[str] | None = None) -> str:
+    """Say the commits and the machines of runs, each with the number of runs where they differ.
+
+    Args:
+        runs: Which.
+        commits: Of each run, "" where it is not known; by default that of the process which finished it.
+    """
     runs = list(runs)
-    commits = Counter(run.versions["commit"] for run in runs if "commit" in run.versions)
+    if commits is None:
+        commits = (run.versions.get("commit", "") for run in runs)
+    counts = Counter(commit for commit in commits if commit)
     machines = Counter(machine_text(run.machine) for run in runs if run.machine)
-    return f"Source: commit {_counted(commits, len(runs))}. Machine: {_counted(machines, len(runs))}."
+    return f"Source: commit {_counted(counts, len(runs))}. Machine: {_counted(machines, len(runs))}."
 
 
 def _counted(found: Counter[str], n: int) -> str:

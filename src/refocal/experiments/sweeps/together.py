@@ -97,6 +97,15 @@ def from_first(make: Callable[[], T]) -> T:
     return made
 
 
+def from_all(value: T) -> list[T]:
+    """Return on every process what each of them has, by their numbers."""
+    if not dist.is_initialized():
+        return [value]
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
 @contextlib.contextmanager
 def agreed() -> Iterator[None]:
     """Let every process fail where one of them does. Inside, no process may wait for another.
@@ -112,8 +121,7 @@ def agreed() -> Iterator[None]:
         yield
     except Exception as caught:
         error = caught
-    texts: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(texts, None if error is None else f"{type(error).__name__}: {error}")
+    texts = from_all(None if error is None else f"{type(error).__name__}: {error}")
     first = next((text for text in texts if text is not None), None)
     if first is not None:
         raise GroupError(first) from error

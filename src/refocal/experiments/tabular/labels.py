@@ -333,7 +333,8 @@ def _text(runs: Sequence[Run], summary: Mapping[str, Any], left_out: str) -> str
         "",
         "The crossing point: the smallest n of "
         f"{', '.join(map(str, config['labels']))} from which on the method is below psi for all n that were "
-        "tried; never: psi is still below at the largest n.",
+        "tried; never: psi is still below at the largest n that the data set has rows for. Of an even number "
+        "of models the median is the upper of the two in the middle.",
         "",
         *([f"Left out: {left_out}.", ""] if left_out else []),
     ]
