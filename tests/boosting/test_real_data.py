@@ -17,9 +17,7 @@ OPTIONS = {"n_estimators": 60, "learning_rate": 0.1, "max_depth": 4}
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    FOLDER is None, reason="REFOCAL_DATA does not name a folder with adult, spambase and letter"
-)
+@pytest.mark.skipif(not FOLDER, reason="REFOCAL_DATA does not name a folder with adult, spambase and letter")
 @pytest.mark.parametrize("name", ["adult", "spambase", "letter"])
 def test_the_calibration_error_is_halved(engine, name):
     with np.load(Path(FOLDER) / f"{name}.npz") as data:
