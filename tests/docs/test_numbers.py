@@ -77,6 +77,9 @@ def test_how_far_errors_of_images_are_above_the_published_ones():
     costs = [held[cell["paradigm"], cell["gamma"]] - cell["mean"] for cell in narrow]
     assert f"costs {np.mean(costs):.2f} points (float32, the seven settings" in text
     assert len(costs) == 7
+    deep = summary["groups"]["cifar10-s-resnet20-200-validation-0.0-precision-bfloat16"]["errors"]["cells"]
+    *first, last = (f"{cell['difference']:.2f}" for cell in deep)
+    assert f"is above by {', '.join(first)} and {last} points with gamma 0 to 3" in text
     draws = json.loads((ROOT / "results" / "images" / "subset.json").read_text(encoding="utf-8"))
     told = (
         f"{draws['stored_draw']:.1f} % with the stored draw and {draws['mean']:.1f} % (SD {draws['sd']:.1f})"
