@@ -267,6 +267,8 @@ def trend_figure(trend: Trend) -> Figure:
     middle.set_xticks(list(trend.raw), [str(value) for value in trend.raw])
     middle.minorticks_off()
     middle.set_yticks(gammas, [f"{gamma:g}" for gamma in gammas])
+    middle.set_xlim(min(trend.raw) / 1.2, max(trend.raw) * 1.2)  # markers at the ends are not cut
+    middle.set_ylim(gammas[0] - 0.25, gammas[-1] + 0.25)
     label_axes(middle, trend.what, r"best $\gamma$", "")
     right.axhline(0, color="black", linewidth=0.8)
     label_axes(right, r"$\gamma$", r"ECE-$\Psi$ minus ECE-raw", "")
