@@ -80,6 +80,9 @@ def test_how_far_errors_of_images_are_above_the_published_ones():
     deep = summary["groups"]["cifar10-s-resnet20-200-validation-0.0-precision-bfloat16"]["errors"]["cells"]
     *first, last = (f"{cell['difference']:.2f}" for cell in deep)
     assert f"is above by {', '.join(first)} and {last} points with gamma 0 to 3" in text
+    stored = json.loads((ROOT / "results" / "images" / "shortcuts.json").read_text(encoding="utf-8"))
+    plain, two = (f"{run['error']:.2f}" for run in stored)
+    assert f"are {plain} instead of 26.33 % (gamma 0) and {two} instead of 27.36 % (gamma 2)" in text
     draws = json.loads((ROOT / "results" / "images" / "subset.json").read_text(encoding="utf-8"))
     told = (
         f"{draws['stored_draw']:.1f} % with the stored draw and {draws['mean']:.1f} % (SD {draws['sd']:.1f})"
