@@ -474,6 +474,18 @@ def test_without_validation_images_each_half_of_the_test_set_gets_the_temperatur
     assert "## What the selector advises, from one half of the test set" in "\n".join(report_text(group))
 
 
+def test_a_test_set_of_one_image_has_an_empty_half(tmp_path):
+    def run(config):
+        result, arrays = run_without_validation_images(config)
+        return result, {name: array[:1] for name, array in arrays.items()}
+
+    configs = image_configs("mine", "resnet8", [0, 3], ["standard"], 1, validation=0)
+    group = measure_group("it", sweep(configs, run, tmp_path, progress=False))
+    assert {m.paradigm for m in group.measures} == {"standard"}
+    assert all(m.ece == m.fair_ece for m in group.measures)
+    assert group.skipped
+
+
 def run_with_few_validation_images(config):
     result, arrays = minimiser_run(config)
     few = {name: array[:3] if name.startswith("validation") else array for name, array in arrays.items()}

@@ -184,7 +184,7 @@ def measure_group(name: str, runs: Sequence[Run]) -> Group:
             skipped.append(f"advice for {TITLES[paradigm]} of gamma {gamma:g}, trial {seed}: {error}")
     result = runs[0].result
     trained = [machines_of(run) for run in runs]
-    kinds = ({replace(machine, commit=None) for machine in some} for some in trained)
+    kinds = (dict.fromkeys(replace(machine, commit=None) for machine in some) for some in trained)
     machines = Counter(machine for some in kinds for machine in some)
     commits = (
         dict.fromkeys(m.commit for m in some if m.commit not in (None, NOT_RECORDED)) for some in trained
@@ -265,6 +265,7 @@ def _measure(run: Run) -> tuple[list[Measure], list[str]]:
 
 def _mean(metric: Callable[..., float], probs: Any, labels: Any, parts: Sequence[Any], n_bins: int) -> float:
     """Return the mean of a metric over parts of the rows, weighted by their numbers of rows."""
+    parts = [rows for rows in parts if len(labels[rows])]  # a half of one row has none
     found = [metric(probs[rows], labels[rows], n_bins=n_bins) for rows in parts]
     return float(np.average(found, weights=[len(labels[rows]) for rows in parts]))
 
