@@ -84,8 +84,7 @@ class Outcome:
 def run_key(config: Mapping[str, Any]) -> str:
     """Return the name of a run: the first 16 hexadecimal digits of SHA-256(config as canonical JSON).
 
-    Configs that are equal in Python have equal keys: neither the order of the entries nor 1 against 1.0
-    makes a difference.
+    Neither the order of the entries nor 1 against 1.0 makes a difference; True against 1 does.
 
     Args:
         config: JSON-able entries: strings, finite numbers, booleans, None, lists and dicts of these.
