@@ -45,26 +45,35 @@ def test_the_best_gamma_by_depth_and_by_size(tmp_path):
     assert depth.best[8] < depth.best[20]
     assert size.best[300] > size.best[2000]
     (claim,) = depth.comparisons()
-    assert claim == Comparison(8, 20, (0.0, 1.0, 2.0), larger=2, same=0, smaller=0, less=4, pairs=4)
+    counts = {"larger": 2, "same": 0, "smaller": 0, "less": 4, "pairs": 4, "surer": 6, "gaps": 6}
+    assert claim == Comparison(8, 20, (0.0, 1.0, 2.0), **counts)
     (claim,) = size.comparisons()
     assert (claim.first, claim.last, claim.larger, claim.trials) == (2000, 300, 1, 1)
-    left, middle, right = trend_figure(depth).axes
+    assert (claim.surer, claim.gaps) == (3, 3)
+    left, between, middle, right = trend_figure(depth).axes
     assert [line.get_label() for line in left.lines] == ["8", "20"]
     assert [tuple(part.get_offsets()[0]) for part in middle.collections] == list(depth.best.items())
-    for ax, gammas in ((left, [0, 1, 2]), (right, [1, 2])):
+    for ax, gammas in ((left, [0, 1, 2]), (between, [0, 1, 2]), (right, [1, 2])):
         assert [list(line.get_xdata()) for line in ax.lines[:2]] == [gammas, gammas]
     for i, line in enumerate(right.lines[:2]):  # Psi's ECE minus the raw one, by the bins of the test
         runs = [r for r in read_runs(tmp_path / "out") if "train_size" not in r.config]
         runs = [r for r in runs if r.config["model"] == ("resnet8", "resnet20")[i] and r.config["gamma"] == 2]
-        added = []
+        added, gaps = [], []
         for one in runs:
             z, y = one.arrays()["test_logits"].astype(float), one.arrays()["test_labels"]
+            gaps.append((z.argmax(1) == y).mean() - softmax(z).max(1).mean())
             added.append(plain_ece(refocal.psi(softmax(z), 2.0), y) - plain_ece(softmax(z), y))
         assert len(added) == 2
         assert line.get_ydata()[1] == pytest.approx(np.mean(added), abs=1e-9)
+        assert between.lines[i].get_ydata()[2] == pytest.approx(np.mean(gaps), abs=1e-9)
     text = "\n".join(trend_text([depth, size]))
-    assert "| depth | scores | gamma 0 | gamma 1 | gamma 2 | best gamma |" in text
-    assert f"(n = 2) | {depth.best[20]:g} |" in text
+    assert "| depth | number | gamma 0 | gamma 1 | gamma 2 | best gamma |" in text
+    assert f"(n = 2) | {depth.best[20]:g} (the largest) |" in text
+    assert f"(n = 2) | {depth.best[8]:g} |" in text
+    line = (
+        "- Accuracy minus confidence falls from depth 8 to 20, at the same gamma: in 6 of 6 pairs of trial "
+    )
+    assert line in text
     assert "- The best gamma (of 0, 1, 2) grows from depth 8 to 20: in 2 of 2 trials; the same in 0, " in text
     assert "](images-mine-resnet8-2-test_size-100.png)" in text
     said = list(summary_text(json.loads(json.dumps(summary_of(groups, [depth, size])))))
@@ -87,7 +96,11 @@ def trend(raw, what="depth"):
     psi = {
         v: {g: {s: ece / 2 for s, ece in some.items()} for g, some in eces.items()} for v, eces in raw.items()
     }
-    return Trend("it", what, raw, psi)
+    gap = {
+        value: {g: {s: 0.1 - ece for s, ece in e.items()} for g, e in some.items()}
+        for value, some in raw.items()
+    }
+    return Trend("it", what, raw, psi, gap)
 
 
 def test_trials_that_a_gamma_lacks_do_not_make_another_one_best():
@@ -96,7 +109,7 @@ def test_trials_that_a_gamma_lacks_do_not_make_another_one_best():
     assert it.best == {8: 1.0, 20: None}
     assert it.comparisons()[0].trials == 0
     text = "\n".join(trend_text([it]))
-    assert "| 20 | raw | 0.1000 (n = 1) | 0.1000 (n = 1) | - |" in text
+    assert "| 20 | raw ECE | 0.1000 (n = 1) | 0.1000 (n = 1) | - |" in text
     assert "The best gamma from depth 8 to 20 cannot be compared: no trial has two gammas of both" in text
 
 
@@ -113,6 +126,14 @@ def test_a_depth_that_has_just_begun_hides_no_other():
     # Psi halves every ECE here, so it helps more where the raw ECE is larger.
     first = it.comparisons()[0]
     assert (first.less, first.pairs) == (1, 4)
+    # The gap is 0.1 minus the raw ECE: it falls at gamma 0 and, in trial 1, at gamma 2.
+    assert (first.surer, first.gaps) == (3, 6)
+    markers = trend_figure(it).axes[2].collections
+    assert [len(marker.get_facecolor()) == 0 for marker in markers] == [
+        False,
+        True,
+        True,
+    ]  # open: the largest
     sizes = trend({100: full, 900: deep}, "training images").comparisons()
     assert [(c.first, c.last, c.larger, c.same, c.smaller) for c in sizes] == [(900, 100, 0, 1, 1)]
 

@@ -318,7 +318,8 @@ def summary_text(summary: Mapping[str, Any]) -> Iterator[str]:
         yield f"{name}: raw ECE of Standard"
         for row in trend["values"]:
             eces = ", ".join(f"{cell['ece']:.4f} (gamma {cell['gamma']:g})" for cell in row["raw"])
-            yield f"  {trend['what']} {row['value']}: {eces}; best gamma {said_gamma(row['best_gamma'])}"
+            best = said_gamma(row["best_gamma"], row.get("best_is_largest", False))
+            yield f"  {trend['what']} {row['value']}: {eces}; best gamma {best}"
         yield from ("  " + line for line in claim_text(trend))
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Eces = dict[float, dict[int, float]]
-"""The ECE of each trial, for each gamma."""
+"""The ECE of each trial, or another number of it, for each gamma."""
 
 SAME_IMAGES = {"cifar10-s": "cifar10"}
 """Data sets that are a part of the training images of another one, with the same test images."""
@@ -40,6 +40,9 @@ class Comparison:
         less: In how many pairs of trial and gamma > 0 Psi helps less, or does more harm, with ``last``: what
             it adds to the ECE is larger.
         pairs: How many such pairs there are.
+        surer: In how many pairs of trial and gamma accuracy minus mean confidence is smaller with ``last``,
+            which is why a larger gamma would be best there. It can be told without that gamma.
+        gaps: How many such pairs there are.
     """
 
     first: int
@@ -50,6 +53,8 @@ class Comparison:
     smaller: int
     less: int
     pairs: int
+    surer: int
+    gaps: int
 
     @property
     def trials(self) -> int:
@@ -59,13 +64,14 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Trend:
-    """ECEs of Standard for several depths, or for several numbers of training images.
+    """Standard for several depths, or for several numbers of training images: its ECEs, its confidence.
 
     Attributes:
         name: Of its files.
         what: "depth" or "training images".
-        raw: Of the softmax, by depth or number.
-        psi: Of its Psi, likewise.
+        raw: ECEs of the softmax, by depth or number.
+        psi: ECEs of its Psi, likewise.
+        gap: Accuracy minus mean confidence of the softmax, likewise: below 0 where it is overconfident.
         machines: That trained, each once.
     """
 
@@ -73,6 +79,7 @@ class Trend:
     what: str
     raw: dict[int, Eces]
     psi: dict[int, Eces]
+    gap: dict[int, Eces]
     machines: tuple[str, ...] = ()
 
     @property
@@ -84,6 +91,10 @@ class Trend:
             means = {gamma: float(np.mean([some[s] for s in seeds])) for gamma, some in eces.items() if seeds}
             found[value] = min(means, key=lambda gamma: means[gamma]) if means else None
         return found
+
+    def at_the_edge(self, value: int) -> bool:
+        """Return whether the best gamma is the largest that was run: a larger one may be better."""
+        return self.best[value] == max(self.raw[value])
 
     def effect(self, value: int) -> Eces:
         """Return what Psi adds to the ECE of each trial, for each gamma > 0: below 0 where it helps."""
@@ -108,15 +119,13 @@ class Trend:
             np.sign(_best(after, seed) - _best(before, seed))
             for seed in (_shared(before) & _shared(after) if len(gammas) > 1 else ())
         ]
-        here, there = self.effect(first), self.effect(last)
-        added = [
-            (here[gamma][seed], there[gamma][seed])
-            for gamma in here.keys() & there.keys()
-            for seed in here[gamma].keys() & there[gamma].keys()
-        ]
         larger, same, smaller = (signs.count(sign) for sign in (1, 0, -1))
+        added = _pairs(self.effect(first), self.effect(last))
         less = sum(after > before for before, after in added)
-        return Comparison(first, last, tuple(gammas), larger, same, smaller, less, len(added))
+        gaps = _pairs(self.gap[first], self.gap[last])
+        surer = sum(after < before for before, after in gaps)
+        best = (tuple(gammas), larger, same, smaller)
+        return Comparison(first, last, *best, less, len(added), surer, len(gaps))
 
     def summary(self) -> dict[str, Any]:
         """Return all of it as JSON."""
@@ -129,7 +138,9 @@ class Trend:
                     "value": value,
                     "best_gamma": self.best[value],
                     "raw": [_row(gamma, some) for gamma, some in self.raw[value].items()],
+                    "best_is_largest": self.at_the_edge(value),
                     "psi": [_row(gamma, some) for gamma, some in self.psi[value].items()],
+                    "gap": [_row(gamma, some, "gap") for gamma, some in self.gap[value].items()],
                 }
                 for value in self.raw
             ],
@@ -141,12 +152,21 @@ def _shared(eces: Eces) -> set[int]:
     return set.intersection(*(set(some) for some in eces.values())) if eces else set()
 
 
+def _pairs(first: Eces, last: Eces) -> list[tuple[float, float]]:
+    """Return the numbers of both, of each gamma and trial that both have."""
+    return [
+        (first[gamma][seed], last[gamma][seed])
+        for gamma in first.keys() & last.keys()
+        for seed in first[gamma].keys() & last[gamma].keys()
+    ]
+
+
 def _best(eces: Eces, seed: int) -> float:
     return min(eces, key=lambda gamma: eces[gamma][seed])
 
 
-def _row(gamma: float, some: dict[int, float]) -> dict[str, Any]:
-    return {"gamma": gamma, "ece": float(np.mean(list(some.values()))), "trials": len(some)}
+def _row(gamma: float, some: dict[int, float], name: str = "ece") -> dict[str, Any]:
+    return {"gamma": gamma, name: float(np.mean(list(some.values()))), "trials": len(some)}
 
 
 def trends_of(groups: Iterable[Group]) -> list[Trend]:
@@ -173,14 +193,14 @@ def trends_of(groups: Iterable[Group]) -> list[Trend]:
     for (what, _), by_value in together.items():
         if len(by_value) > 1:
             some = dict(sorted(by_value.items()))
-            raw, psi = (
-                {value: group.trials("ece", "standard", link) for value, group in some.items()}
-                for link in ("raw", "psi")
+            raw, psi, gap = (
+                {value: group.trials(metric, "standard", link) for value, group in some.items()}
+                for metric, link in (("ece", "raw"), ("ece", "psi"), ("gap", "raw"))
             )
             machines = dict.fromkeys(str(machine) for group in some.values() for machine in group.machines)
             left_out = "model" if what == "depth" else "train_size"
             name = f"{what.split()[-1]}-{name_of(some[min(some)].config, left_out)}"
-            found.append(Trend(name, what, raw, psi, tuple(machines)))
+            found.append(Trend(name, what, raw, psi, gap, tuple(machines)))
     trends: dict[str, Trend] = {}
     for trend in sorted(found, key=lambda trend: trend.name):
         name = free_name(trend.name, trends)
@@ -194,16 +214,25 @@ def trend_text(trends: Sequence[Trend]) -> Iterator[str]:
         gammas = sorted({gamma for some in trend.raw.values() for gamma in some})
         rows = []
         for value in trend.raw:
-            for scores, eces in (("raw", trend.raw[value]), ("Psi", trend.psi[value])):
-                cells = (_cell(list(eces[gamma].values())) if gamma in eces else "-" for gamma in gammas)
-                rows.append((value, scores, *cells, said_gamma(trend.best[value]) if scores == "raw" else ""))
+            best = said_gamma(trend.best[value], trend.at_the_edge(value))
+            for number, numbers in (
+                ("raw ECE", trend.raw),
+                ("ECE of Psi", trend.psi),
+                ("accuracy minus confidence, raw", trend.gap),
+            ):
+                some = numbers[value]
+                cells = (_cell(list(some[gamma].values())) if gamma in some else "-" for gamma in gammas)
+                rows.append((value, number, *cells, best if numbers is trend.raw else ""))
         yield from [f"# Best gamma by {trend.what}: {trend.name.partition('-')[2]}", ""]
-        text = "ECE of Standard with 10 bins, mean over the trials. The best gamma has the smallest mean "
-        text += "raw ECE over the trials that have every gamma."
+        text = "Standard, ECE with 10 bins, means over the trials. The best gamma has the smallest mean "
+        text += (
+            "raw ECE over the trials that have every gamma; where it is the largest that was run, a larger "
+        )
+        text += "one may be better. Accuracy minus mean confidence is below 0 where scores are overconfident."
         if len(trend.machines) > 1:
             text += f" Trained on {' or '.join(trend.machines)}."
         yield from [text, ""]
-        head = [trend.what, "scores", *(f"gamma {gamma:g}" for gamma in gammas), "best gamma"]
+        head = [trend.what, "number", *(f"gamma {gamma:g}" for gamma in gammas), "best gamma"]
         yield from [*markdown_table(head, rows), ""]
         yield from [*(f"- {line}" for line in claim_text(trend.summary())), ""]
         yield from [f"![Best gamma by {trend.what}]({trend.name}.png)", ""]
@@ -213,9 +242,9 @@ def _cell(eces: Sequence[float]) -> str:
     return f"{np.mean(eces):.4f} (n = {len(eces)})"
 
 
-def said_gamma(gamma: float | None) -> str:
-    """Return a gamma for people; there may be none."""
-    return "-" if gamma is None else f"{gamma:g}"
+def said_gamma(gamma: float | None, largest: bool = False) -> str:
+    """Return a best gamma for people; there may be none, and it may be the largest that was run."""
+    return "-" if gamma is None else f"{gamma:g} (the largest)" if largest else f"{gamma:g}"
 
 
 def claim_text(summary: dict[str, Any]) -> Iterator[str]:
@@ -240,25 +269,35 @@ def claim_text(summary: dict[str, Any]) -> Iterator[str]:
                 f"Psi helps less, or does more harm, {between}: in {one['less']} of {one['pairs']} pairs of "
                 "trial and gamma > 0."
             )
+        if one.get("gaps"):  # earlier versions had none
+            yield (
+                f"Accuracy minus confidence falls {between}, at the same gamma: in {one['surer']} of "
+                f"{one['gaps']} pairs of trial and gamma."
+            )
 
 
 def trend_figure(trend: Trend) -> Figure:
-    """Return the raw ECE against gamma, a line for each depth or number; the best gamma; what Psi adds."""
-    figure = new_figure(11.0, 3.4)
-    left, middle, right = figure.subplots(1, 3)
+    """Return raw ECE, accuracy minus confidence and what Psi adds against gamma; and the best gamma.
+
+    Each depth or number has a line. A best gamma that is the largest that was run has an open marker.
+    """
+    figure = new_figure(14.0, 3.4)
+    left, between, middle, right = figure.subplots(1, 4)
     for i, value in enumerate(trend.raw):
         color, marker = METHOD_COLORS[i % len(METHOD_COLORS)], MARKERS[i % len(MARKERS)]
         look: dict[str, Any] = {"color": color, "marker": marker}
         line = look | {"label": f"{value}", "linestyle": LINE_STYLES[i % len(LINE_STYLES)]}
-        for ax, eces in ((left, trend.raw[value]), (right, trend.effect(value))):
-            order = sorted(eces)
-            ax.plot(order, [float(np.mean(list(eces[gamma].values()))) for gamma in order], **line)
-            points = [(gamma, ece) for gamma in order for ece in eces[gamma].values()]
+        for ax, some in ((left, trend.raw[value]), (between, trend.gap[value]), (right, trend.effect(value))):
+            order = sorted(some)
+            ax.plot(order, [float(np.mean(list(some[gamma].values()))) for gamma in order], **line)
+            points = [(gamma, number) for gamma in order for number in some[gamma].values()]
             ax.scatter(*np.reshape(points, (-1, 2)).T, s=9, alpha=0.6, **look)
         if (best := trend.best[value]) is not None:
-            middle.scatter([value], [best], s=40, **look)
+            face = "none" if trend.at_the_edge(value) else color
+            middle.scatter([value], [best], s=40, marker=marker, edgecolors=color, facecolors=face)
     gammas = sorted({gamma for eces in trend.raw.values() for gamma in eces})
-    for ax, shown in ((left, gammas), (right, [gamma for gamma in gammas if gamma > 0])):
+    positive = [gamma for gamma in gammas if gamma > 0]
+    for ax, shown in ((left, gammas), (between, gammas), (right, positive)):
         ax.set_xticks(shown, [f"{gamma:g}" for gamma in shown])
     left.set_ylim(bottom=0)
     left.legend(fontsize=SMALL, frameon=False, title=trend.what, title_fontsize=SMALL)
@@ -270,10 +309,15 @@ def trend_figure(trend: Trend) -> Figure:
     middle.set_xlim(min(trend.raw) / 1.2, max(trend.raw) * 1.2)  # markers at the ends are not cut
     middle.set_ylim(gammas[0] - 0.25, gammas[-1] + 0.25)
     label_axes(middle, trend.what, r"best $\gamma$", "")
-    right.axhline(0, color="black", linewidth=0.8)
+    for ax in (between, right):
+        ax.axhline(0, color="black", linewidth=0.8)
+    label_axes(between, r"$\gamma$", "accuracy minus confidence, raw", "")
     label_axes(right, r"$\gamma$", r"ECE-$\Psi$ minus ECE-raw", "")
     counts = {len(some) for eces in trend.raw.values() for some in eces.values()}
     least, most = min(counts), max(counts)
     n = f"{most}" if least == most else f"{least} to {most}"
-    figure.supxlabel(f"n = {n} trial{'s' if most > 1 else ''} of each gamma; lines: means", fontsize=SMALL)
+    text = f"n = {n} trial{'s' if most > 1 else ''} of each gamma; lines: means"
+    if any(trend.at_the_edge(value) for value in trend.raw):
+        text += "; open marker: the largest gamma that was run, a larger one may be better"
+    figure.supxlabel(text, fontsize=SMALL)
     return figure
