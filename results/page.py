@@ -62,6 +62,7 @@ COLUMNS = {
     "all, float32": "cifar10-s-resnet8-200-validation-0.0",
     "held out": "cifar10-s-resnet8-200",
     "ResNet-20": "cifar10-s-resnet20-200-validation-0.0-precision-bfloat16",
+    "ResNet-44": "cifar10-s-resnet44-200-validation-0.0-precision-bfloat16",
 }
 """The groups of image runs that the page compares with Sec. 5, by their titles there."""
 

@@ -61,7 +61,7 @@ def test_counts_in_words_of_their_own():
 
 
 ALL = "cifar10-s-resnet8-200-validation-0.0-precision-bfloat16"
-MAIN = (ALL, ALL.replace("resnet8", "resnet20"))
+MAIN = (ALL, ALL.replace("resnet8", "resnet20"), ALL.replace("resnet8", "resnet44"))
 PAIRS = [(gamma, seed) for gamma in ("1", "2", "3") for seed in ("0", "1", "2")]
 
 
@@ -89,6 +89,9 @@ def test_what_the_page_says_of_the_main_group():
     gaps = [cell["mean"] - cell["published"] for cell in cells]
     assert f"**above in {sum(gap > 0 for gap in gaps)} of 8 settings**" in text
     assert f"by {np.mean(gaps):.2f} points in the mean" in text
+    groups = json.loads((FOLDER / "images" / "summary.json").read_text())["groups"]
+    first, second = (cell["difference"] for cell in groups[MAIN[2]]["errors"]["cells"])
+    assert f"**ResNet-44 by {first:.2f} and {second:.2f}**" in text
 
 
 def test_underconfident_bins_on_the_page_are_those_of_the_logits():
@@ -161,8 +164,8 @@ def test_what_was_not_run_is_said():
     models = {group["config"]["model"] for group in groups}
     sets = {group["config"]["dataset"] for group in groups}
     (missing,) = (line for line in TEXT.splitlines() if "| **not run** |" in line)
-    assert missing.startswith("| CIFAR-10 with all images, CIFAR-100, ResNet-44 and -110 |")
-    assert models == {"resnet8", "resnet20"}
+    assert missing.startswith("| CIFAR-10 with all images, CIFAR-100, ResNet-110 |")
+    assert models == {"resnet8", "resnet20", "resnet44"}
     assert sets == {"cifar10-s", "svhn-s"}
     trained = sum(len(group["errors"]["cells"]) for name, group in summary["groups"].items() if name in MAIN)
     assert f"{trained} of the 128 cells of the appendix were trained" in " ".join(TEXT.split())
@@ -171,14 +174,14 @@ def test_what_was_not_run_is_said():
         gammas = {value["value"]: [cell["gamma"] for cell in value["raw"]] for value in trend["values"]}
         trials = {cell["trials"] for value in trend["values"] for cell in value["raw"]}
         if trend["what"] == "depth":
-            deep = " to ".join(f"{gamma:g}" for gamma in (gammas[20][0], gammas[20][-1]))
-            deep = deep if len(gammas[20]) == 4 else deep.replace(" to ", " and ")
-            said = f"ResNet-8 (three trials, gamma 0 to 3) and -20 (**one**, gamma {deep}) |"
-            assert (list(gammas), gammas[8], trials) == ([8, 20], [0, 1, 2, 3], {1, 3})
+            assert gammas == {8: [0, 1, 2, 3], 20: [0, 1, 2, 3], 44: [0, 2]}
+            assert trials == {1, 3}
+            said = "ResNet-8 (three trials, gamma 0 to 3), -20 (**one**, gamma 0 to 3) and "
+            said += "-44 (**one**, gamma 0 and 2;"
         else:
-            assert gammas == {1200: [0, 1, 2, 3], 4500: [0, 1, 2, 3], 12000: [2, 3]}
+            assert gammas == {1200: [0, 1, 2, 3], 4500: [0, 1, 2, 3], 12000: [1, 2, 3]}
             assert trials == {1}
-            said = "12,000 (gamma 2 and 3), 4,500 and 1,200 (gamma 0 to 3) of the 15,000 images"
+            said = "12,000 (gamma 1 to 3), 4,500 and 1,200 (gamma 0 to 3) of the 15,000 images"
         assert said in TEXT
 
 

@@ -1,0 +1,101 @@
+"""What the paper does not say of its networks, and what it does to the error: shortcuts and first weights.
+
+    python results/images/networks.py --data DATA --model resnet8 --gamma 2 --trial 0 --shortcuts convolution
+    python results/images/networks.py --data DATA --model resnet44 --gamma 0 --start outputs --epochs 8
+
+Shortcuts: He et al. (2016) have none with parameters for CIFAR-10 (option A, as the study), many
+implementations a 1 x 1 convolution with normalisation where a block halves the image (option B).
+
+First weights: the study draws those of every layer with the deviation sqrt(2 / inputs). Many implementations
+draw convolutions with sqrt(2 / outputs) and leave the linear layer to PyTorch, whose weights are smaller.
+
+One training on CIFAR-10-s, all else as the runs in mixed precision with all images. Its error and losses are
+kept in networks.json beside this file; with --epochs it is cut off there, at the learning rate of the start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from refocal.experiments.images import Experiment, training
+from refocal.experiments.images.resnet import BasicBlock, BatchNorm, ResNet, build_model
+
+
+class Projected(BasicBlock):
+    """A block whose shortcut is a convolution where it halves the image."""
+
+    def __init__(self, channels_in: int, channels: int, stride: int) -> None:
+        super().__init__(channels_in, channels, stride)
+        self.conv3 = nn.Conv2d(channels_in, channels, 1, stride, bias=False)
+        self.norm3 = BatchNorm(channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return relu(f(x) + shortcut(x))."""
+        y = F.relu_(self.norm1(self.conv1(x)))
+        y = self.norm2(self.conv2(y))
+        return F.relu_(y + self.norm3(self.conv3(x)))
+
+
+def other_network(name: str, n_classes: int, *, shortcuts: str, start: str, device: str = "cpu") -> ResNet:
+    """Return the network of the study, with other shortcuts or other first weights."""
+    model = build_model(name, n_classes, device=device)
+    for i, block in enumerate(model.blocks):
+        if isinstance(block, BasicBlock) and block.stride > 1 and shortcuts == "convolution":
+            projected = Projected(block.conv1.in_channels, block.conv1.out_channels, block.stride)
+            for module in projected.modules():
+                if isinstance(module, nn.Conv2d):
+                    nn.init.kaiming_normal_(module.weight)
+            model.blocks[i] = projected.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if start == "outputs":
+        model.linear.reset_parameters()
+        for module in model.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out")
+    return model
+
+
+def main() -> None:
+    """Train, print the error, and keep it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--data", help="a folder of .npz files")
+    parser.add_argument("--model", default="resnet8")
+    parser.add_argument("--gamma", type=float, default=2.0)
+    parser.add_argument("--trial", type=int, default=0)
+    parser.add_argument("--shortcuts", choices=["none", "convolution"], default="none")
+    parser.add_argument("--start", choices=["inputs", "outputs"], default="inputs")
+    parser.add_argument("--epochs", type=int, help="stop after this many of the 200")
+    args = parser.parse_args()
+
+    def build(name: str, n_classes: int, *, device: str = "cpu") -> ResNet:
+        return other_network(name, n_classes, shortcuts=args.shortcuts, start=args.start, device=device)
+
+    training.build_model = build
+    experiment = Experiment(
+        "cifar10-s",
+        args.model,
+        gamma=args.gamma,
+        seed=args.trial,
+        validation=0.0,
+        precision="bfloat16",
+        **({} if args.epochs is None else {"epochs": args.epochs}),
+    )
+    result, _ = training.run_experiment(experiment, data=args.data, device="cpu", compile=True)
+    path = Path(__file__).with_name("networks.json")
+    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    error = round(100 * result["error"], 2)
+    which = {name: getattr(args, name) for name in ("model", "shortcuts", "start", "gamma", "trial")}
+    losses = [round(loss, 4) for loss in result["train_loss"]]
+    made = {"epochs": experiment.epochs, "error": error, "train_loss": losses}
+    found.append(which | made | {"machines": result["machines"]})
+    print(f"{', '.join(map(str, which.values()))}: error {error:.2f} after {experiment.epochs} epochs")
+    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
