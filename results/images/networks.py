@@ -19,44 +19,19 @@ import argparse
 import json
 from pathlib import Path
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 
 from refocal.experiments.images import Experiment, training
-from refocal.experiments.images.resnet import BasicBlock, BatchNorm, ResNet, build_model
+from refocal.experiments.images.resnet import ResNet, build_model
 
 
-class Projected(BasicBlock):
-    """A block whose shortcut is a convolution where it halves the image."""
-
-    def __init__(self, channels_in: int, channels: int, stride: int) -> None:
-        super().__init__(channels_in, channels, stride)
-        self.conv3 = nn.Conv2d(channels_in, channels, 1, stride, bias=False)
-        self.norm3 = BatchNorm(channels)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return relu(f(x) + shortcut(x))."""
-        y = F.relu_(self.norm1(self.conv1(x)))
-        y = self.norm2(self.conv2(y))
-        return F.relu_(y + self.norm3(self.conv3(x)))
-
-
-def other_network(name: str, n_classes: int, *, shortcuts: str, start: str, device: str = "cpu") -> ResNet:
-    """Return the network of the study, with other shortcuts or other first weights."""
-    model = build_model(name, n_classes, device=device)
-    for i, block in enumerate(model.blocks):
-        if isinstance(block, BasicBlock) and block.stride > 1 and shortcuts == "convolution":
-            projected = Projected(block.conv1.in_channels, block.conv1.out_channels, block.stride)
-            for module in projected.modules():
-                if isinstance(module, nn.Conv2d):
-                    nn.init.kaiming_normal_(module.weight)
-            model.blocks[i] = projected.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if start == "outputs":
-        model.linear.reset_parameters()
-        for module in model.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out")
+def other_start(name: str, n_classes: int, *, shortcuts: str, device: str = "cpu") -> ResNet:
+    """Return the network of the study with other first weights."""
+    model = build_model(name, n_classes, shortcuts=shortcuts, device=device)
+    model.linear.reset_parameters()
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out")
     return model
 
 
@@ -67,15 +42,13 @@ def main() -> None:
     parser.add_argument("--model", default="resnet8")
     parser.add_argument("--gamma", type=float, default=2.0)
     parser.add_argument("--trial", type=int, default=0)
-    parser.add_argument("--shortcuts", choices=["none", "convolution"], default="none")
+    parser.add_argument("--shortcuts", choices=["plain", "convolution"], default="plain")
     parser.add_argument("--start", choices=["inputs", "outputs"], default="inputs")
     parser.add_argument("--epochs", type=int, help="stop after this many of the 200")
     args = parser.parse_args()
 
-    def build(name: str, n_classes: int, *, device: str = "cpu") -> ResNet:
-        return other_network(name, n_classes, shortcuts=args.shortcuts, start=args.start, device=device)
-
-    training.build_model = build
+    if args.start == "outputs":
+        training.build_model = other_start
     experiment = Experiment(
         "cifar10-s",
         args.model,
@@ -83,6 +56,7 @@ def main() -> None:
         seed=args.trial,
         validation=0.0,
         precision="bfloat16",
+        shortcuts=args.shortcuts,
         **({} if args.epochs is None else {"epochs": args.epochs}),
     )
     result, _ = training.run_experiment(experiment, data=args.data, device="cpu", compile=True)

@@ -182,7 +182,7 @@ def test_the_report(out, group, tmp_path):
 
 
 def test_the_command_is_that_of_the_runs(tmp_path):
-    options = {"precision": "bfloat16", "lr": 0.05, "validation": 0.02}
+    options = {"precision": "bfloat16", "lr": 0.05, "validation": 0.02, "shortcuts": "convolution"}
     configs = image_configs("my data/a.npz", "resnet8", [1], ["ls"], [0, 2], epochs=200, **options)
     configs += image_configs("my data/a.npz", "resnet8", [2], ["ls"], [2], epochs=200, **options)
     group = measure_group("it", sweep(configs, minimiser_run, tmp_path, progress=False))
@@ -203,13 +203,15 @@ def test_the_command_is_that_of_the_runs(tmp_path):
         lr=args.lr,
         validation=args.validation,
         precision=args.precision,
+        shortcuts=args.shortcuts,
     )
     assert all(config in made for config in configs)
     assert len(made) == 6
     assert "\nThe command makes 6 runs; 3 of them are finished and here.\n" in text
     assert "no option" not in text
     assert text.startswith(
-        "# my data/a.npz, resnet8, 200 epochs, lr 0.05, validation 0.02, precision bfloat16\n"
+        "# my data/a.npz, resnet8, 200 epochs, lr 0.05, validation 0.02, precision bfloat16, "
+        "shortcuts convolution\n"
     )
     odd = measure_group(
         "it", sweep([configs[0] | {"batch_size": 64}], minimiser_run, tmp_path, progress=False)
@@ -512,26 +514,32 @@ def test_no_runs(tmp_path):
 
 
 def test_runs_of_another_smoothing_or_training_stand_apart(tmp_path):
-    """0 and 0.0 are one setting; another label smoothing is another one, and is not held to the paper."""
+    """0 and 0.0 are one setting; another label smoothing is another one, and is not held to the paper.
+
+    Other shortcuts are another setting too, but the paper does not say what it has.
+    """
     base = experiments_of("cifar10-s", "resnet8", [1], ["standard", "ls"], 1, validation=0.0)
     more = [
         dataclasses.replace(base[1], label_smoothing=0.3),
         dataclasses.replace(base[0], seed=1, validation=0),
     ]
     more.append(dataclasses.replace(base[0], lr=1e-4))
+    more.append(dataclasses.replace(base[0], shortcuts="convolution"))
     sweep([one.config() for one in base + more], minimiser_run, tmp_path, progress=False)
     groups = {name: measure_group(name, runs) for name, runs in group_runs(read_runs(tmp_path)).items()}
     names = {name.replace("validation-0.0", "validation-0"): group for name, group in groups.items()}
     usual = "cifar10-s-resnet8-200-validation-0"
+    convolution = f"{usual}-shortcuts-convolution"
     assert set(names) == {
         usual,
+        convolution,
         "cifar10-s-resnet8-200-lr-0.0001-validation-0",
         "cifar10-s-resnet8-200-label_smoothing-0.3-validation-0",
     }
     settings = {name: sorted(group.settings) for name, group in names.items()}
     assert settings[usual] == [("ls", 1.0, 0), ("standard", 1.0, 0), ("standard", 1.0, 1)]
     assert all(
-        (cell.published is not None) == (name == usual)
+        (cell.published is not None) == (name in (usual, convolution))
         for name in names
         for cell in judge_errors(names[name])
     )

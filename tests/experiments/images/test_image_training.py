@@ -71,6 +71,7 @@ def test_the_grid_is_whole_and_temperature_scaling_trains_nothing():
         ({"lr": 0.0}, "lr must be finite and > 0, got 0.0"),
         ({"validation": 1.0}, r"validation must be in \[0, 1\), got 1.0"),
         ({"precision": "int8"}, "precision must be 'float32' or 'bfloat16', got 'int8'"),
+        ({"shortcuts": "none"}, "shortcuts must be one of plain, convolution, got 'none'"),
     ],
 )
 def test_bad_options(changes, message):
@@ -380,7 +381,7 @@ def test_a_checkpoint_of_another_run_counts_as_none(tiny, tmp_path, caplog):
     assert "it belongs to another run" in caplog.text
 
 
-def test_mixed_precision_and_compile_reach_the_network(tiny, monkeypatch):
+def test_options_reach_the_network(tiny, monkeypatch):
     seen = []
 
     class Enough(Exception):
@@ -390,16 +391,16 @@ def test_mixed_precision_and_compile_reach_the_network(tiny, monkeypatch):
         assert dynamic is False
 
         def network(x):
-            seen.append(torch.is_autocast_enabled("cpu"))
+            seen.append((torch.is_autocast_enabled("cpu"), hasattr(model.blocks[1], "conv3")))
             raise Enough
 
         return network
 
     monkeypatch.setattr(torch, "compile", compiled)
-    for precision in ("bfloat16", "float32"):
+    for options in ({"precision": "bfloat16"}, {"shortcuts": "convolution"}):
         with pytest.raises(Enough):
-            run_experiment(experiment_of(tiny, precision=precision), compile=True)
-    assert seen == [True, False]
+            run_experiment(experiment_of(tiny, **options), compile=True)
+    assert seen == [(True, False), (False, True)]
 
 
 @contextlib.contextmanager

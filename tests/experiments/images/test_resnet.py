@@ -3,6 +3,7 @@ import torch
 from torch import nn
 
 from refocal.experiments.images.resnet import MODELS, BasicBlock, ResNet, build_model
+from refocal.experiments.images.study import SHORTCUTS
 from refocal.torch import FocalLoss
 
 KNOWN = {"resnet20": 269_722, "resnet44": 658_586, "resnet110": 1_727_962}
@@ -49,10 +50,23 @@ def test_shortcut_takes_every_other_pixel_and_adds_zero_channels():
     assert not out[:, 16:].any()
 
 
-def test_gradient_of_the_network():
+def test_shortcut_with_a_convolution_is_a_normalised_mix_of_every_other_pixel():
+    block = BasicBlock(16, 32, 2, "convolution")
+    nn.init.zeros_(block.norm2.weight)
+    x = torch.rand(2, 16, 8, 8, generator=torch.Generator().manual_seed(0))
+    mixed = torch.einsum("oc,nchw->nohw", block.conv3.weight[:, :, 0, 0], x[:, :, ::2, ::2])
+    mean, var = mixed.mean((0, 2, 3), keepdim=True), mixed.var((0, 2, 3), correction=0, keepdim=True)
+    torch.testing.assert_close(block(x), ((mixed - mean) / (var + 1e-5).sqrt()).relu())
+    assert count(build_model("resnet20", 10, shortcuts="convolution")) == KNOWN["resnet20"] + (
+        16 * 32 + 32 * 64 + 2 * (32 + 64)
+    )
+
+
+@pytest.mark.parametrize("shortcuts", SHORTCUTS)
+def test_gradient_of_the_network(shortcuts):
     # The network adds and rectifies in place: autograd must not have kept a value that was overwritten.
     torch.manual_seed(0)
-    model = ResNet(8, 3).double()
+    model = ResNet(8, 3, shortcuts).double()
     x = torch.randn(2, 3, 8, 8, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: model(x).square().sum(), x, atol=1e-5, fast_mode=True)
 
@@ -105,3 +119,5 @@ def test_bad_names():
         build_model("vgg", 10)
     with pytest.raises(ValueError, match=r"^n_classes must be at least 2, got 1$"):
         ResNet(8, 1)
+    with pytest.raises(ValueError, match=r"^shortcuts must be one of plain, convolution, got 'none'$"):
+        ResNet(8, 10, "none")

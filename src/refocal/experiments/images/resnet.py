@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn import functional as F
 
-from refocal.experiments.images.study import MODELS
+from refocal.experiments.images.study import MODELS, SHORTCUTS
 
 
 class _Sum(torch.autograd.Function):
@@ -60,13 +60,13 @@ class BatchNorm(nn.BatchNorm2d):
 
 
 class BasicBlock(nn.Module):
-    """Two 3 x 3 convolutions and a shortcut without parameters.
+    """Two 3 x 3 convolutions and a shortcut.
 
-    Where the block halves the image, the shortcut takes every other pixel and fills the new channels with
-    zeros (option A of He et al., 2016).
+    Where the block halves the image, a plain shortcut takes every other pixel and fills the new channels with
+    zeros (option A of He et al., 2016); the other one is a convolution of one pixel with normalisation (B).
     """
 
-    def __init__(self, channels_in: int, channels: int, stride: int) -> None:
+    def __init__(self, channels_in: int, channels: int, stride: int, shortcuts: str = "plain") -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(channels_in, channels, 3, stride, padding=1, bias=False)
         self.norm1 = BatchNorm(channels)
@@ -74,12 +74,18 @@ class BasicBlock(nn.Module):
         self.norm2 = BatchNorm(channels)
         self.stride = stride
         self.new_channels = channels - channels_in
+        self.convolved = stride > 1 and shortcuts == "convolution"
+        if self.convolved:
+            self.conv3 = nn.Conv2d(channels_in, channels, 1, stride, bias=False)
+            self.norm3 = BatchNorm(channels)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return relu(f(x) + shortcut(x))."""
         y = F.relu_(self.norm1(self.conv1(x)))
         y = self.norm2(self.conv2(y))
-        if self.stride > 1:
+        if self.convolved:
+            x = self.norm3(self.conv3(x))
+        elif self.stride > 1:
             # Pooling over one pixel is slicing, but its gradient stays channels-last.
             x = F.pad(F.avg_pool2d(x, 1, self.stride), (0, 0, 0, 0, 0, self.new_channels))
         return F.relu_(y.add_(x))
@@ -94,9 +100,11 @@ class ResNet(nn.Module):
     Args:
         depth: Layers with weights, 6 n + 2.
         n_classes: How many logits.
+        shortcuts: "plain" or "convolution", see `BasicBlock`.
 
     Raises:
-        ValueError: If the depth is not 6 n + 2 with n >= 1, or there are fewer than two classes.
+        ValueError: If the depth is not 6 n + 2 with n >= 1, there are fewer than two classes, or no such
+            shortcuts.
 
     Example:
         >>> model = ResNet(20, 10)
@@ -106,17 +114,20 @@ class ResNet(nn.Module):
         torch.Size([5, 10])
     """
 
-    def __init__(self, depth: int, n_classes: int) -> None:
+    def __init__(self, depth: int, n_classes: int, shortcuts: str = "plain") -> None:
         super().__init__()
         n, rest = divmod(depth - 2, 6)
         if n < 1 or rest:
             raise ValueError(f"depth must be 6 n + 2 with n >= 1, got {depth}")
         if n_classes < 2:
             raise ValueError(f"n_classes must be at least 2, got {n_classes}")
+        if shortcuts not in SHORTCUTS:
+            raise ValueError(f"shortcuts must be one of {', '.join(SHORTCUTS)}, got {shortcuts!r}")
         self.conv = nn.Conv2d(3, 16, 3, padding=1, bias=False)
         self.norm = BatchNorm(16)
         widths = [16] * (n + 1) + [32] * n + [64] * n
-        self.blocks = nn.Sequential(*(BasicBlock(w0, w1, w1 // w0) for w0, w1 in itertools.pairwise(widths)))
+        steps = itertools.pairwise(widths)
+        self.blocks = nn.Sequential(*(BasicBlock(w0, w1, w1 // w0, shortcuts) for w0, w1 in steps))
         self.linear = nn.Linear(64, n_classes)
         for module in self.modules():
             if isinstance(module, (nn.Conv2d, nn.Linear)):
@@ -129,7 +140,7 @@ class ResNet(nn.Module):
         return logits
 
 
-def build_model(name: str, n_classes: int, *, device: str = "cpu") -> ResNet:
+def build_model(name: str, n_classes: int, *, shortcuts: str = "plain", device: str = "cpu") -> ResNet:
     """Return a network of the paper in the channels-last layout, with its weights on a device.
 
     Raises:
@@ -141,4 +152,5 @@ def build_model(name: str, n_classes: int, *, device: str = "cpu") -> ResNet:
     """
     if name not in MODELS:
         raise ValueError(f"model must be one of {', '.join(MODELS)}, got {name!r}")
-    return ResNet(MODELS[name], n_classes).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+    model = ResNet(MODELS[name], n_classes, shortcuts)
+    return model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]

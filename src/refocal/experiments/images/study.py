@@ -27,6 +27,9 @@ MODELS = {"resnet8": 8, "resnet20": 20, "resnet44": 44, "resnet110": 110}
 PARADIGMS = {"standard": 0.0, "ts_fl": 0.0, "ts_nll": 0.0, "ls": 0.1}
 """The training paradigms of the paper and their label smoothing."""
 
+SHORTCUTS = ("plain", "convolution")
+"""Of the networks, see `Experiment`."""
+
 KIND = "images"
 """The entry of a config that tells these runs from those of other studies."""
 
@@ -54,6 +57,8 @@ class Experiment:
         train_size: With a number, training and test images are one pool, from which so many are drawn for
             training; a smaller part is inside a larger one. None: the images as they are.
         test_size: How many of the pool are for testing, the same for every ``train_size``.
+        shortcuts: Where a block halves the image: "plain" has no parameters, "convolution" a convolution of
+            one pixel with normalisation (options A and B of He et al., 2016). The paper does not say.
 
     Raises:
         ValueError: If a value is not one of these.
@@ -79,6 +84,7 @@ class Experiment:
     precision: str = "float32"
     train_size: int | None = None
     test_size: int | None = None
+    shortcuts: str = "plain"
 
     def __post_init__(self) -> None:
         _require(self.model in MODELS, "model", f"one of {', '.join(MODELS)}", self.model)
@@ -92,6 +98,8 @@ class Experiment:
         _require(0 <= self.validation < 1, "validation", "in [0, 1)", self.validation)
         good = self.precision in ("float32", "bfloat16")
         _require(good, "precision", "'float32' or 'bfloat16'", self.precision)
+        good = self.shortcuts in SHORTCUTS
+        _require(good, "shortcuts", f"one of {', '.join(SHORTCUTS)}", self.shortcuts)
         _require(math.isfinite(self.gamma) and self.gamma >= 0, "gamma", "finite and >= 0", self.gamma)
         for name in ("train_size", "test_size"):
             size = getattr(self, name)
@@ -104,6 +112,8 @@ class Experiment:
         config = {"experiment": KIND} | asdict(self) | {"milestones": list(self.milestones)}
         if self.train_size is None:  # the keys of runs from before there were sizes
             del config["train_size"], config["test_size"]
+        if self.shortcuts == "plain":  # likewise
+            del config["shortcuts"]
         return config
 
     @classmethod

@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LINKS = {"raw": "raw", "psi": "Psi", "unsmoothed": "Psi, smoothing taken out"}
+OPTIONS = ("lr", "train_size", "test_size", "shortcuts")
+"""What the command has an option for, shown where it is not the default."""
+
 METRICS = {"ece": "ECE", "nll": "NLL", "classwise_ece": "CW-ECE"}
 
 
@@ -291,13 +294,13 @@ def _command(group: Group) -> Iterable[str]:
     words += ["--trials", str(trials), "--epochs", str(config["epochs"])]
     words += ["--validation", str(config["validation"]), "--precision", config["precision"]]
     changed = unusual(config)
-    for name in ("lr", "train_size", "test_size"):
+    for name in OPTIONS:
         if name in changed:
             words += [f"--{name.replace('_', '-')}", str(config[name])]
     words += ["--device", machine.device, "--threads", str(machine.threads)]
     words += ["--compile"] if machine.compile else []
     yield from ["```", " ".join(words), "```"]
-    options = ("precision", "validation", "lr", "train_size", "test_size")
+    options = {"precision", "validation", *OPTIONS}
     others = [f"{key}={value}" for key, value in changed.items() if key not in options]
     if others:
         yield from ["", f"With {', '.join(others)}, for which the command has no option."]

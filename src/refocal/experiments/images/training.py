@@ -74,7 +74,9 @@ def run_experiment(
             sha256 = sha256_of(file)
             part = draw_part(read_images(name, file), experiment.train_size, experiment.test_size)
             images = prepare(part, experiment.validation, seed, device)
-            model = build_model(experiment.model, images.n_classes, device=device)
+            model = build_model(
+                experiment.model, images.n_classes, shortcuts=experiment.shortcuts, device=device
+            )
         path = None if checkpoints is None else Path(checkpoints) / f"{experiment.key}.pt"
         trained = train(model, images, experiment, path, compile, data_sha256=sha256)
         with agreed():
