@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LINKS = {"raw": "raw", "psi": "Psi", "unsmoothed": "Psi, smoothing taken out"}
-OPTIONS = ("lr", "train_size", "test_size", "shortcuts")
-"""What the command has an option for, shown where it is not the default."""
+OPTIONS = ("validation", "precision", "lr", "train_size", "test_size", "shortcuts")
+"""What the command has an option for; the first two are always shown, the others where they are unusual."""
 
 METRICS = {"ece": "ECE", "nll": "NLL", "classwise_ece": "CW-ECE"}
 
@@ -292,16 +292,14 @@ def _command(group: Group) -> Iterable[str]:
     words += ["reproduce images --dataset", shlex.quote(config["dataset"]), "--model", config["model"]]
     words += ["--gamma", *(str(gamma).removesuffix(".0") for gamma in gammas), "--paradigm", *paradigms]
     words += ["--trials", str(trials), "--epochs", str(config["epochs"])]
-    words += ["--validation", str(config["validation"]), "--precision", config["precision"]]
     changed = unusual(config)
     for name in OPTIONS:
-        if name in changed:
+        if name in changed or name in ("validation", "precision"):
             words += [f"--{name.replace('_', '-')}", str(config[name])]
     words += ["--device", machine.device, "--threads", str(machine.threads)]
     words += ["--compile"] if machine.compile else []
     yield from ["```", " ".join(words), "```"]
-    options = {"precision", "validation", *OPTIONS}
-    others = [f"{key}={value}" for key, value in changed.items() if key not in options]
+    others = [f"{key}={value}" for key, value in changed.items() if key not in OPTIONS]
     if others:
         yield from ["", f"With {', '.join(others)}, for which the command has no option."]
     runs = len(gammas) * len(paradigms) * trials
