@@ -98,6 +98,17 @@ def test_how_far_errors_of_images_are_above_the_published_ones():
     stored = json.loads((ROOT / "results" / "images" / "networks.json").read_text(encoding="utf-8"))
     plain, two = (f"{run['error']:.2f}" for run in stored if run["start"] == "inputs")
     assert f"are {plain} instead of 26.33 % (gamma 0) and {two} instead of 27.36 % (gamma 2)" in text
+    study = {}
+    wanted = {"precision": "bfloat16", "paradigm": "standard", "seed": 0, "train_size": None}
+    for path in (ROOT / "results" / "images" / "runs").glob("*.json"):
+        run = json.loads(path.read_text(encoding="utf-8"))
+        if all(run["config"].get(name) == value for name, value in wanted.items()):
+            study[run["config"]["model"], run["config"]["gamma"]] = run["result"]["error"]
+    for run in (run for run in stored if run["start"] == "outputs"):
+        assert (
+            f" {run['error']:.2f} instead of {study[run['model'], run['gamma']]:.2%}".replace("%", " % (")
+            in text
+        )
     draws = json.loads((ROOT / "results" / "images" / "subset.json").read_text(encoding="utf-8"))
     told = (
         f"{draws['stored_draw']:.1f} % with the stored draw and {draws['mean']:.1f} % (SD {draws['sd']:.1f})"
