@@ -11,6 +11,8 @@ draw convolutions with sqrt(2 / outputs) and leave the linear layer to PyTorch, 
 
 One training on CIFAR-10-s, all else as the runs in mixed precision with all images. Its error and losses are
 kept in networks.json beside this file; with --epochs it is cut off there, at the learning rate of the start.
+The entries of commits 3ad0db4 and 6a0f8ca are from earlier forms of this script, with blocks of its own: the
+same networks, but their weights were drawn in another order, so the same command gives other numbers now.
 """
 
 from __future__ import annotations
