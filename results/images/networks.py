@@ -1,7 +1,8 @@
-"""What the paper does not say of its networks, and what it does to the error: shortcuts and first weights.
+"""What the paper does not say of its trainings, and what it does to the error.
 
     python results/images/networks.py --data DATA --model resnet8 --gamma 2 --trial 0 --shortcuts convolution
     python results/images/networks.py --data DATA --model resnet44 --gamma 0 --start outputs --epochs 8
+    python results/images/networks.py --features
 
 Shortcuts: He et al. (2016) have none with parameters for CIFAR-10 (option A, as the study), many
 implementations a 1 x 1 convolution with normalisation where a block halves the image (option B).
@@ -9,8 +10,16 @@ implementations a 1 x 1 convolution with normalisation where a block halves the 
 First weights: the study draws those of every layer with the deviation sqrt(2 / inputs). Many implementations
 draw convolutions with sqrt(2 / outputs) and leave the linear layer to PyTorch, whose weights are smaller.
 
+Last batch: 5,000 images are 39 batches of 128 and one of 8, and that last one is a step as any other. With
+--last drop there is no such step (PyTorch's ``drop_last``).
+
+Momentum: "SGD with momentum of 0.9" may be Nesterov's as well, which many calibration studies use.
+
 One training on CIFAR-10-s, all else as the runs in mixed precision with all images. Its error and losses are
 kept in networks.json beside this file; with --epochs it is cut off there, at the learning rate of the start.
+An entry without an error was stopped by hand.
+--features trains nothing: it prints how long the features are that the linear layer gets at the start.
+
 The entries of commits 3ad0db4 and 6a0f8ca are from earlier forms of this script, with blocks of its own: the
 same networks, but their weights were drawn in another order, so the same command gives other numbers now.
 """
@@ -19,12 +28,21 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
+from functools import partial
+from itertools import product
 from pathlib import Path
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from refocal.experiments.images import Experiment, training
+from refocal.experiments.images.data import ImageData
 from refocal.experiments.images.resnet import ResNet, build_model
+from refocal.experiments.images.study import MODELS, SHORTCUTS
+
+Batch = tuple[Tensor, Tensor, int]
+all_batches = training._batches
 
 
 def other_start(name: str, n_classes: int, *, shortcuts: str, device: str = "cpu") -> ResNet:
@@ -37,6 +55,27 @@ def other_start(name: str, n_classes: int, *, shortcuts: str, device: str = "cpu
     return model
 
 
+def first_features(name: str, shortcuts: str) -> float:
+    """Return the mean squared length of what the linear layer gets at the start, for 128 images of noise.
+
+    Nearly all of it is the same for every image. With even guesses of K classes the curvature of the cross
+    entropy along it is a K-th of that number, and gradient descent with momentum m and learning rate r is
+    stable up to a curvature of 2 (1 + m) / r: 38 for the training of the paper.
+    """
+    torch.manual_seed(0)
+    model = build_model(name, 10, shortcuts=shortcuts)
+    found: list[float] = []
+    model.linear.register_forward_pre_hook(lambda _, got: found.append(float((got[0] ** 2).sum(1).mean())))
+    with torch.inference_mode():
+        model(torch.randn(128, 3, 32, 32))
+    return found[0]
+
+
+def full_batches(data: ImageData, batch_size: int, generator: torch.Generator) -> Iterator[Batch]:
+    """Give the batches of an epoch of the study, without those that are not full."""
+    return (batch for batch in all_batches(data, batch_size, generator) if batch[2] == batch_size)
+
+
 def main() -> None:
     """Train, print the error, and keep it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -46,11 +85,22 @@ def main() -> None:
     parser.add_argument("--trial", type=int, default=0)
     parser.add_argument("--shortcuts", choices=["plain", "convolution"], default="plain")
     parser.add_argument("--start", choices=["inputs", "outputs"], default="inputs")
+    parser.add_argument("--last", choices=["keep", "drop"], default="keep")
+    parser.add_argument("--momentum", choices=["plain", "nesterov"], default="plain")
     parser.add_argument("--epochs", type=int, help="stop after this many of the 200")
+    parser.add_argument("--features", action="store_true", help="train nothing, see above")
     args = parser.parse_args()
 
+    if args.features:
+        for name, shortcuts in product(MODELS, SHORTCUTS):
+            print(f"{name:10s} {shortcuts:12s} {first_features(name, shortcuts):5.0f}")
+        return
     if args.start == "outputs":
         training.build_model = other_start
+    if args.last == "drop":
+        training._batches = full_batches
+    if args.momentum == "nesterov":
+        torch.optim.SGD = partial(torch.optim.SGD, nesterov=True)  # type: ignore[misc, assignment]
     experiment = Experiment(
         "cifar10-s",
         args.model,
@@ -65,7 +115,10 @@ def main() -> None:
     path = Path(__file__).with_name("networks.json")
     found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     error = round(100 * result["error"], 2)
-    which = {name: getattr(args, name) for name in ("model", "shortcuts", "start", "gamma", "trial")}
+    which = {
+        name: getattr(args, name)
+        for name in ("model", "shortcuts", "start", "last", "momentum", "gamma", "trial")
+    }
     losses = [round(loss, 4) for loss in result["train_loss"]]
     made = {"epochs": experiment.epochs, "error": error, "train_loss": losses}
     found.append(which | made | {"machines": result["machines"]})
