@@ -13,6 +13,9 @@ draw convolutions with sqrt(2 / outputs) and leave the linear layer to PyTorch, 
 Last batch: 5,000 images are 39 batches of 128 and one of 8, and that last one is a step as any other. With
 --last drop there is no such step (PyTorch's ``drop_last``).
 
+Last epoch: the study measures the error after the last epoch. With --watch it is measured in between as well,
+for the difference to the best epoch, which would have been chosen by the test set.
+
 Momentum: "SGD with momentum of 0.9" may be Nesterov's as well, which many calibration studies use.
 
 One training on CIFAR-10-s, all else as the runs in mixed precision with all images. Its error and losses are
@@ -32,6 +35,7 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -76,6 +80,32 @@ def full_batches(data: ImageData, batch_size: int, generator: torch.Generator) -
     return (batch for batch in all_batches(data, batch_size, generator) if batch[2] == batch_size)
 
 
+def watch() -> dict[int, float]:
+    """Have the test error measured after every fourth epoch from 60 on and after each of the last ten.
+
+    Returns:
+        What will hold the errors by their epochs.
+    """
+    errors: dict[int, float] = {}
+    train, save, seen = training.train, training.Progress.save, []
+
+    def watched_train(model: ResNet, data: ImageData, *args: Any, **options: Any) -> dict[str, Any]:
+        seen[:] = model, data
+        return train(model, data, *args, **options)
+
+    def watched_save(progress: training.Progress, path: Path | None) -> None:
+        model, data = seen
+        epoch = len(progress.losses)
+        if epoch >= 190 or (epoch >= 60 and epoch % 4 == 0):
+            wrong = training._logits(model, data, data.test).argmax(1) != data.test_labels.numpy()
+            errors[epoch] = round(100 * float(wrong.mean()), 2)
+            model.train()
+        save(progress, path)
+
+    training.train, training.Progress.save = watched_train, watched_save
+    return errors
+
+
 def main() -> None:
     """Train, print the error, and keep it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -87,6 +117,7 @@ def main() -> None:
     parser.add_argument("--start", choices=["inputs", "outputs"], default="inputs")
     parser.add_argument("--last", choices=["keep", "drop"], default="keep")
     parser.add_argument("--momentum", choices=["plain", "nesterov"], default="plain")
+    parser.add_argument("--watch", action="store_true")
     parser.add_argument("--epochs", type=int, help="stop after this many of the 200")
     parser.add_argument("--features", action="store_true", help="train nothing, see above")
     args = parser.parse_args()
@@ -101,6 +132,7 @@ def main() -> None:
         training._batches = full_batches
     if args.momentum == "nesterov":
         torch.optim.SGD = partial(torch.optim.SGD, nesterov=True)  # type: ignore[misc, assignment]
+    test_errors = watch() if args.watch else {}
     experiment = Experiment(
         "cifar10-s",
         args.model,
@@ -121,6 +153,8 @@ def main() -> None:
     }
     losses = [round(loss, 4) for loss in result["train_loss"]]
     made = {"epochs": experiment.epochs, "error": error, "train_loss": losses}
+    if test_errors:
+        made["test_errors"] = test_errors
     found.append(which | made | {"machines": result["machines"]})
     print(f"{', '.join(map(str, which.values()))}: error {error:.2f} after {experiment.epochs} epochs")
     path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
