@@ -63,6 +63,7 @@ COLUMNS = {
     "held out": "cifar10-s-resnet8-200",
     "ResNet-20": "cifar10-s-resnet20-200-validation-0.0-precision-bfloat16",
     "ResNet-44": "cifar10-s-resnet44-200-validation-0.0-precision-bfloat16",
+    "ResNet-44, conv.": "cifar10-s-resnet44-200-validation-0.0-precision-bfloat16-shortcuts-convolution",
 }
 """The groups of image runs that the page compares with Sec. 5, by their titles there."""
 
