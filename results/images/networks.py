@@ -1,7 +1,7 @@
 """What the paper does not say of its trainings, and what it does to the error.
 
     python results/images/networks.py --data DATA --model resnet8 --gamma 2 --trial 0 --shortcuts convolution
-    python results/images/networks.py --data DATA --model resnet44 --gamma 0 --start outputs --epochs 8
+    python results/images/networks.py --data DATA --gamma 0 --first-weights outputs --last drop --epochs 8
     python results/images/networks.py --features
 
 Shortcuts: He et al. (2016) have none with parameters for CIFAR-10 (option A, as the study), many
@@ -23,8 +23,8 @@ kept in networks.json beside this file; with --epochs it is cut off there, at th
 An entry without an error was stopped by hand.
 --features trains nothing: it prints how long the features are that the linear layer gets at the start.
 
-The entries of commits 3ad0db4 and 6a0f8ca are from earlier forms of this script, with blocks of its own: the
-same networks, but their weights were drawn in another order, so the same command gives other numbers now.
+The entries of commits 3ad0db4 and 6a0f8ca are from earlier forms of this script, with blocks and weights
+of its own: the same networks, but drawn in another order, so the same command gives other numbers now.
 """
 
 from __future__ import annotations
@@ -38,25 +38,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from refocal.experiments.images import Experiment, training
 from refocal.experiments.images.data import ImageData
 from refocal.experiments.images.resnet import ResNet, build_model
-from refocal.experiments.images.study import MODELS, SHORTCUTS
+from refocal.experiments.images.study import FIRST_WEIGHTS, MODELS, SHORTCUTS
 
 Batch = tuple[Tensor, Tensor, int]
 all_batches = training._batches
-
-
-def other_start(name: str, n_classes: int, *, shortcuts: str, device: str = "cpu") -> ResNet:
-    """Return the network of the study with other first weights."""
-    model = build_model(name, n_classes, shortcuts=shortcuts, device=device)
-    model.linear.reset_parameters()
-    for module in model.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out")
-    return model
 
 
 def first_features(name: str, shortcuts: str) -> float:
@@ -113,8 +103,8 @@ def main() -> None:
     parser.add_argument("--model", default="resnet8")
     parser.add_argument("--gamma", type=float, default=2.0)
     parser.add_argument("--trial", type=int, default=0)
-    parser.add_argument("--shortcuts", choices=["plain", "convolution"], default="plain")
-    parser.add_argument("--start", choices=["inputs", "outputs"], default="inputs")
+    parser.add_argument("--shortcuts", choices=SHORTCUTS, default="plain")
+    parser.add_argument("--first-weights", choices=FIRST_WEIGHTS, default="inputs")
     parser.add_argument("--last", choices=["keep", "drop"], default="keep")
     parser.add_argument("--momentum", choices=["plain", "nesterov"], default="plain")
     parser.add_argument("--watch", action="store_true")
@@ -126,8 +116,6 @@ def main() -> None:
         for name, shortcuts in product(MODELS, SHORTCUTS):
             print(f"{name:10s} {shortcuts:12s} {first_features(name, shortcuts):5.0f}")
         return
-    if args.start == "outputs":
-        training.build_model = other_start
     if args.last == "drop":
         training._batches = full_batches
     if args.momentum == "nesterov":
@@ -141,6 +129,7 @@ def main() -> None:
         validation=0.0,
         precision="bfloat16",
         shortcuts=args.shortcuts,
+        first_weights=args.first_weights,
         **({} if args.epochs is None else {"epochs": args.epochs}),
     )
     result, _ = training.run_experiment(experiment, data=args.data, device="cpu", compile=True)
@@ -149,7 +138,7 @@ def main() -> None:
     error = round(100 * result["error"], 2)
     which = {
         name: getattr(args, name)
-        for name in ("model", "shortcuts", "start", "last", "momentum", "gamma", "trial")
+        for name in ("model", "shortcuts", "first_weights", "last", "momentum", "gamma", "trial")
     }
     losses = [round(loss, 4) for loss in result["train_loss"]]
     made = {"epochs": experiment.epochs, "error": error, "train_loss": losses}

@@ -103,6 +103,7 @@ def _add_images_options(parser: argparse.ArgumentParser) -> None:
     add("--train-size", type=int, metavar="N", help="train on N images of the pool of train and test images")
     add("--test-size", type=int, metavar="N", help="of that pool, for testing (default: 3000)")
     add("--shortcuts", default="plain", help="plain, or convolution where a block halves the image")
+    add("--first-weights", default="inputs", help="by the inputs of a layer, or outputs, as torchvision")
     add("--precision", default="float32", help="float32, or bfloat16 for mixed precision")
     add("--device", default="auto", help="cpu, cuda, ... (default: auto)")
     add("--threads", type=int, default=1, metavar="N", help="of a run; --jobs is cores / N, 1 on CUDA")
@@ -190,8 +191,8 @@ def _images(args: argparse.Namespace) -> None:
         return
     workers = _workers(args)
     grid = (args.dataset, args.model, args.gamma, args.paradigm, args.trials, args.epochs)
-    fields = {name: getattr(args, name) for name in ("lr", "validation", "precision", "shortcuts")}
-    fields |= {"train_size": args.train_size, "test_size": args.test_size}
+    fields = {name: getattr(args, name) for name in ("lr", "validation", "precision", "train_size")}
+    fields |= {name: getattr(args, name) for name in ("test_size", "shortcuts", "first_weights")}
     if args.train_size is not None and args.test_size is None:
         fields["test_size"] = 3000
     options = {name: getattr(args, name) for name in ("data", "device", "threads", "compile")}

@@ -72,6 +72,7 @@ def test_the_grid_is_whole_and_temperature_scaling_trains_nothing():
         ({"validation": 1.0}, r"validation must be in \[0, 1\), got 1.0"),
         ({"precision": "int8"}, "precision must be 'float32' or 'bfloat16', got 'int8'"),
         ({"shortcuts": "none"}, "shortcuts must be one of plain, convolution, got 'none'"),
+        ({"first_weights": "zeros"}, "first_weights must be one of inputs, outputs, got 'zeros'"),
     ],
 )
 def test_bad_options(changes, message):
@@ -391,16 +392,22 @@ def test_options_reach_the_network(tiny, monkeypatch):
         assert dynamic is False
 
         def network(x):
-            seen.append((torch.is_autocast_enabled("cpu"), hasattr(model.blocks[1], "conv3")))
+            seen.append(
+                (
+                    torch.is_autocast_enabled("cpu"),
+                    hasattr(model.blocks[1], "conv3"),
+                    bool(model.linear.weight.abs().max() > 1 / 8),
+                )
+            )
             raise Enough
 
         return network
 
     monkeypatch.setattr(torch, "compile", compiled)
-    for options in ({"precision": "bfloat16"}, {"shortcuts": "convolution"}):
+    for options in ({"precision": "bfloat16"}, {"shortcuts": "convolution"}, {"first_weights": "outputs"}):
         with pytest.raises(Enough):
             run_experiment(experiment_of(tiny, **options), compile=True)
-    assert seen == [(True, False), (False, True)]
+    assert seen == [(True, False, True), (False, True, True), (False, False, False)]
 
 
 @contextlib.contextmanager

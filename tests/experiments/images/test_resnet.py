@@ -1,9 +1,11 @@
+import math
+
 import pytest
 import torch
 from torch import nn
 
 from refocal.experiments.images.resnet import MODELS, BasicBlock, ResNet, build_model
-from refocal.experiments.images.study import SHORTCUTS
+from refocal.experiments.images.study import FIRST_WEIGHTS, SHORTCUTS
 from refocal.torch import FocalLoss
 
 KNOWN = {"resnet20": 269_722, "resnet44": 658_586, "resnet110": 1_727_962}
@@ -121,3 +123,25 @@ def test_bad_names():
         ResNet(8, 1)
     with pytest.raises(ValueError, match=r"^shortcuts must be one of plain, convolution, got 'none'$"):
         ResNet(8, 10, "none")
+    with pytest.raises(ValueError, match=r"^first_weights must be one of inputs, outputs, got 'zeros'$"):
+        ResNet(8, 10, first_weights="zeros")
+
+
+@pytest.mark.parametrize("shortcuts", SHORTCUTS)
+def test_first_weights(shortcuts):
+    """The deviation of each layer, by its inputs or its outputs; PyTorch draws a linear layer evenly."""
+    torch.manual_seed(0)
+    for first_weights in FIRST_WEIGHTS:
+        model = ResNet(20, 10, shortcuts, first_weights)
+        for conv in (module for module in model.modules() if isinstance(module, nn.Conv2d)):
+            channels = conv.in_channels if first_weights == "inputs" else conv.out_channels
+            expected = math.sqrt(2 / (channels * conv.kernel_size[0] ** 2))
+            assert conv.weight.std().item() == pytest.approx(
+                expected, rel=4 / math.sqrt(2 * conv.weight.numel())
+            )
+        linear = model.linear.weight
+        if first_weights == "inputs":
+            assert linear.std().item() == pytest.approx(math.sqrt(2 / 64), rel=0.1)
+        else:
+            assert linear.std().item() == pytest.approx(1 / 8 / math.sqrt(3), rel=0.1)
+            assert linear.abs().max() <= 1 / 8

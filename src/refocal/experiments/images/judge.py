@@ -94,11 +94,11 @@ def published_errors(dataset: str, model: str) -> dict[tuple[str, float], tuple[
 def published_for(group: Group) -> dict[tuple[str, float], tuple[float, float]]:
     """Return the `published_errors` that a group can be held to: of the paper's training alone.
 
-    The paper does not say what it held out, in which precision it trained and what its shortcuts are, so
-    these may differ.
+    The paper does not say what it held out, in which precision it trained, and what the shortcuts and first
+    weights of its networks are, so these may differ.
     """
     config = group.config
-    if unusual(config).keys() - {"validation", "precision", "shortcuts"}:
+    if unusual(config).keys() - {"validation", "precision", "shortcuts", "first_weights"}:
         return {}
     epochs, steps = paper_schedule(config["dataset"])
     if (config["epochs"], list(config["milestones"])) != (epochs, list(steps)):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn import functional as F
 
-from refocal.experiments.images.study import MODELS, SHORTCUTS
+from refocal.experiments.images.study import FIRST_WEIGHTS, MODELS, SHORTCUTS
 
 
 class _Sum(torch.autograd.Function):
@@ -94,17 +94,18 @@ class BasicBlock(nn.Module):
 class ResNet(nn.Module):
     """A residual network for small images: a convolution, three stages of n blocks, a linear layer.
 
-    The stages have 16, 32 and 64 channels; the second and the third halve the image. Weights are drawn as in
-    He et al. (2015), from torch's global generator.
+    The stages have 16, 32 and 64 channels; the second and the third halve the image. Weights are drawn from
+    torch's global generator, as in He et al. (2015), by inputs or by outputs.
 
     Args:
         depth: Layers with weights, 6 n + 2.
         n_classes: How many logits.
         shortcuts: "plain" or "convolution", see `BasicBlock`.
+        first_weights: "inputs" or "outputs", see `refocal.experiments.images.Experiment`.
 
     Raises:
         ValueError: If the depth is not 6 n + 2 with n >= 1, there are fewer than two classes, or no such
-            shortcuts.
+            shortcuts or first weights.
 
     Example:
         >>> model = ResNet(20, 10)
@@ -114,7 +115,9 @@ class ResNet(nn.Module):
         torch.Size([5, 10])
     """
 
-    def __init__(self, depth: int, n_classes: int, shortcuts: str = "plain") -> None:
+    def __init__(
+        self, depth: int, n_classes: int, shortcuts: str = "plain", first_weights: str = "inputs"
+    ) -> None:
         super().__init__()
         n, rest = divmod(depth - 2, 6)
         if n < 1 or rest:
@@ -123,6 +126,10 @@ class ResNet(nn.Module):
             raise ValueError(f"n_classes must be at least 2, got {n_classes}")
         if shortcuts not in SHORTCUTS:
             raise ValueError(f"shortcuts must be one of {', '.join(SHORTCUTS)}, got {shortcuts!r}")
+        if first_weights not in FIRST_WEIGHTS:
+            raise ValueError(
+                f"first_weights must be one of {', '.join(FIRST_WEIGHTS)}, got {first_weights!r}"
+            )
         self.conv = nn.Conv2d(3, 16, 3, padding=1, bias=False)
         self.norm = BatchNorm(16)
         widths = [16] * (n + 1) + [32] * n + [64] * n
@@ -130,8 +137,10 @@ class ResNet(nn.Module):
         self.blocks = nn.Sequential(*(BasicBlock(w0, w1, w1 // w0, shortcuts) for w0, w1 in steps))
         self.linear = nn.Linear(64, n_classes)
         for module in self.modules():
-            if isinstance(module, (nn.Conv2d, nn.Linear)):
+            if first_weights == "inputs" and isinstance(module, (nn.Conv2d, nn.Linear)):
                 nn.init.kaiming_normal_(module.weight)
+            elif isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out")
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits (n, n_classes) of normalised images (n, 3, height, width)."""
@@ -140,7 +149,14 @@ class ResNet(nn.Module):
         return logits
 
 
-def build_model(name: str, n_classes: int, *, shortcuts: str = "plain", device: str = "cpu") -> ResNet:
+def build_model(
+    name: str,
+    n_classes: int,
+    *,
+    shortcuts: str = "plain",
+    first_weights: str = "inputs",
+    device: str = "cpu",
+) -> ResNet:
     """Return a network of the paper in the channels-last layout, with its weights on a device.
 
     Raises:
@@ -152,5 +168,5 @@ def build_model(name: str, n_classes: int, *, shortcuts: str = "plain", device: 
     """
     if name not in MODELS:
         raise ValueError(f"model must be one of {', '.join(MODELS)}, got {name!r}")
-    model = ResNet(MODELS[name], n_classes, shortcuts)
+    model = ResNet(MODELS[name], n_classes, shortcuts, first_weights)
     return model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]

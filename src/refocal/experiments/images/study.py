@@ -28,6 +28,7 @@ PARADIGMS = {"standard": 0.0, "ts_fl": 0.0, "ts_nll": 0.0, "ls": 0.1}
 """The training paradigms of the paper and their label smoothing."""
 
 SHORTCUTS = ("plain", "convolution")
+FIRST_WEIGHTS = ("inputs", "outputs")
 """Of the networks, see `Experiment`."""
 
 KIND = "images"
@@ -59,6 +60,9 @@ class Experiment:
         test_size: How many of the pool are for testing, the same for every ``train_size``.
         shortcuts: Where a block halves the image: "plain" has no parameters, "convolution" a convolution of
             one pixel with normalisation (options A and B of He et al., 2016). The paper does not say.
+        first_weights: "inputs" draws those of every layer with the deviation sqrt(2 / inputs), "outputs" as
+            torchvision's ResNets: convolutions with sqrt(2 / outputs), the linear layer as PyTorch does. The
+            paper does not say.
 
     Raises:
         ValueError: If a value is not one of these.
@@ -85,6 +89,7 @@ class Experiment:
     train_size: int | None = None
     test_size: int | None = None
     shortcuts: str = "plain"
+    first_weights: str = "inputs"
 
     def __post_init__(self) -> None:
         _require(self.model in MODELS, "model", f"one of {', '.join(MODELS)}", self.model)
@@ -98,8 +103,9 @@ class Experiment:
         _require(0 <= self.validation < 1, "validation", "in [0, 1)", self.validation)
         good = self.precision in ("float32", "bfloat16")
         _require(good, "precision", "'float32' or 'bfloat16'", self.precision)
-        good = self.shortcuts in SHORTCUTS
-        _require(good, "shortcuts", f"one of {', '.join(SHORTCUTS)}", self.shortcuts)
+        for name, choices in (("shortcuts", SHORTCUTS), ("first_weights", FIRST_WEIGHTS)):
+            value = getattr(self, name)
+            _require(value in choices, name, f"one of {', '.join(choices)}", value)
         _require(math.isfinite(self.gamma) and self.gamma >= 0, "gamma", "finite and >= 0", self.gamma)
         for name in ("train_size", "test_size"):
             size = getattr(self, name)
@@ -112,8 +118,9 @@ class Experiment:
         config = {"experiment": KIND} | asdict(self) | {"milestones": list(self.milestones)}
         if self.train_size is None:  # the keys of runs from before there were sizes
             del config["train_size"], config["test_size"]
-        if self.shortcuts == "plain":  # likewise
-            del config["shortcuts"]
+        for name, choices in (("shortcuts", SHORTCUTS), ("first_weights", FIRST_WEIGHTS)):
+            if config[name] == choices[0]:  # likewise
+                del config[name]
         return config
 
     @classmethod

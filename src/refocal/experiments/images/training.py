@@ -75,7 +75,11 @@ def run_experiment(
             part = draw_part(read_images(name, file), experiment.train_size, experiment.test_size)
             images = prepare(part, experiment.validation, seed, device)
             model = build_model(
-                experiment.model, images.n_classes, shortcuts=experiment.shortcuts, device=device
+                experiment.model,
+                images.n_classes,
+                shortcuts=experiment.shortcuts,
+                first_weights=experiment.first_weights,
+                device=device,
             )
         path = None if checkpoints is None else Path(checkpoints) / f"{experiment.key}.pt"
         trained = train(model, images, experiment, path, compile, data_sha256=sha256)
