@@ -91,8 +91,9 @@ def test_what_the_page_says_of_the_main_group():
     assert f"by {np.mean(gaps):.2f} points in the mean" in text
     groups = json.loads((FOLDER / "images" / "summary.json").read_text())["groups"]
     first, second = (cell["difference"] for cell in groups[MAIN[2]]["errors"]["cells"])
-    (other,) = (cell["difference"] for cell in groups[f"{MAIN[2]}-shortcuts-convolution"]["errors"]["cells"])
-    said = f"**ResNet-44 by {first:.2f} and {second:.2f}, with convolutions in its shortcuts by {other:.2f}**"
+    others = groups[f"{MAIN[2]}-shortcuts-convolution"]["errors"]["cells"]
+    other = " and ".join(f"{cell['difference']:.2f}" for cell in others)
+    said = f"**ResNet-44 by {first:.2f} and {second:.2f}, with convolutions in its shortcuts by {other}**"
     assert said in text
 
 
@@ -102,6 +103,7 @@ def test_underconfident_bins_on_the_page_are_those_of_the_logits():
     wanted = {
         "precision": "bfloat16",
         "paradigm": "standard",
+        "dataset": "cifar10-s",
         "model": "resnet8",
         "train_size": None,
         "shortcuts": None,
@@ -121,6 +123,21 @@ def test_underconfident_bins_on_the_page_are_those_of_the_logits():
         line for line in TEXT.splitlines() if line.startswith("| Standard: most test images are *not*")
     )
     assert line.split(" | ")[1].strip(" |*") == f"{few} of 9"
+
+
+def test_what_the_page_says_of_cifar_100():
+    (line,) = (line for line in TEXT.splitlines() if line.startswith("| CIFAR-100 (the appendix)"))
+    with open(FOLDER / "images" / "measures.csv", newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["group"].startswith("cifar100-s")]
+    assert {(row["gamma"], row["seed"]) for row in rows} == {("2", "0")}
+    found = {(row["paradigm"], row["link"]): row for row in rows}
+    ece = {key: f"{float(row['fair_ece']):.3f}" for key, row in found.items()}
+    errors = [100 * float(found[name, "raw"]["error"]) for name in ("standard", "ls")]
+    assert f"errors {errors[0]:.2f} and {errors[1]:.2f} %" in line
+    assert f"(ECE {ece['standard', 'raw']} to {ece['standard', 'psi']})" in line
+    assert f"({float(found['ls', 'raw']['ece']):.3f} to {float(found['ls', 'psi']['ece']):.3f})" in line
+    assert f"than without and than Standard ({ece['ts_fl', 'psi']})" in line
+    assert ece["ts_fl", "psi"] < min(ece["ts_fl", "raw"], ece["standard", "raw"])
 
 
 def test_the_difference_of_bins_is_that_of_the_table():
@@ -171,10 +188,10 @@ def test_what_was_not_run_is_said():
     groups = summary["groups"].values()
     models = {group["config"]["model"] for group in groups}
     sets = {group["config"]["dataset"] for group in groups}
-    (missing,) = (line for line in TEXT.splitlines() if "| **not run** |" in line)
-    assert missing.startswith("| CIFAR-10 with all images, CIFAR-100, ResNet-110 |")
+    (missing,) = (line for line in TEXT.splitlines() if "| **nothing was run** |" in line)
+    assert missing.startswith("| CIFAR-10 and CIFAR-100 with all images, ResNet-110 |")
     assert models == {"resnet8", "resnet20", "resnet44"}
-    assert sets == {"cifar10-s", "svhn-s"}
+    assert sets == {"cifar10-s", "cifar100-s", "svhn-s"}
     trained = sum(len(group["errors"]["cells"]) for name, group in summary["groups"].items() if name in MAIN)
     assert f"{trained} of the 128 cells of the appendix were trained" in " ".join(TEXT.split())
     # What the page says of each trend is what was run.
