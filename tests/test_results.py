@@ -135,7 +135,10 @@ def test_what_the_page_says_of_cifar_100():
     errors = [100 * float(found[name, "raw"]["error"]) for name in ("standard", "ls")]
     assert f"errors {errors[0]:.2f} and {errors[1]:.2f} %" in line
     assert f"(ECE {ece['standard', 'raw']} to {ece['standard', 'psi']})" in line
-    assert f"({float(found['ls', 'raw']['ece']):.3f} to {float(found['ls', 'psi']['ece']):.3f})" in line
+    change = f"{float(found['ls', 'raw']['ece']):.3f} to {float(found['ls', 'psi']['ece']):.3f}"
+    assert f"({change})" in line
+    advice = (ROOT / "docs" / "start" / "which-correction.md").read_text(encoding="utf-8")
+    assert f"(gamma 2, one run) Psi alone made that worse too, {change}." in advice
     assert f"than without and than Standard ({ece['ts_fl', 'psi']})" in line
     assert ece["ts_fl", "psi"] < min(ece["ts_fl", "raw"], ece["standard", "raw"])
 
