@@ -14,7 +14,8 @@ def files_of(argv, out, capsys):
     """Run a study; return the names of its files, after a look at what was printed."""
     assert main(["reproduce", *argv, "--out", str(out)]) == 0
     text, errors = capsys.readouterr()
-    assert errors == ""
+    # A kernel that no test has compiled before takes long enough to be told.
+    assert not [line for line in errors.splitlines() if not line.startswith("refocal: compiled ")]
     paths = [Path(line) for line in text.splitlines()]
     assert all(path.parent == out and path.stat().st_size > 0 for path in paths)
     assert {path for path in out.iterdir() if path.is_file()} == set(paths)

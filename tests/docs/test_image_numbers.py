@@ -24,7 +24,14 @@ MIXED = "-validation-0.0-precision-bfloat16"
 @pytest.fixture(scope="module")
 def study():
     """The first trial of Standard with all images in mixed precision, by model, shortcuts and gamma."""
-    wanted = {"precision": "bfloat16", "paradigm": "standard", "seed": 0, "train_size": None}
+    wanted = {
+        "dataset": "cifar10-s",
+        "precision": "bfloat16",
+        "paradigm": "standard",
+        "seed": 0,
+        "train_size": None,
+        "first_weights": None,
+    }
     found = {}
     for path in (FOLDER / "runs").glob("*.json"):
         run = json.loads(path.read_text(encoding="utf-8"))

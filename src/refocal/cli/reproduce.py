@@ -102,6 +102,7 @@ def _add_images_options(parser: argparse.ArgumentParser) -> None:
     add("--lr", type=float, default=0.1, help="learning rate at the start (default: 0.1)")
     add("--train-size", type=int, metavar="N", help="train on N images of the pool of train and test images")
     add("--test-size", type=int, metavar="N", help="of that pool, for testing (default: 3000)")
+    add("--train-part", type=float, metavar="PART", help="of each class, drawn anew for each trial")
     add("--shortcuts", default="plain", help="plain, or convolution where a block halves the image")
     add("--first-weights", default="inputs", help="by the inputs of a layer, or outputs, as torchvision")
     add("--precision", default="float32", help="float32, or bfloat16 for mixed precision")
@@ -192,7 +193,8 @@ def _images(args: argparse.Namespace) -> None:
     workers = _workers(args)
     grid = (args.dataset, args.model, args.gamma, args.paradigm, args.trials, args.epochs)
     fields = {name: getattr(args, name) for name in ("lr", "validation", "precision", "train_size")}
-    fields |= {name: getattr(args, name) for name in ("test_size", "shortcuts", "first_weights")}
+    names = ("test_size", "train_part", "shortcuts", "first_weights")
+    fields |= {name: getattr(args, name) for name in names}
     if args.train_size is not None and args.test_size is None:
         fields["test_size"] = 3000
     options = {name: getattr(args, name) for name in ("data", "device", "threads", "compile")}

@@ -12,6 +12,7 @@ from refocal.experiments.files import sha256_of
 from refocal.experiments.images.data import (
     PAD,
     augment,
+    draw_of_trial,
     draw_part,
     fetched_file,
     prepare,
@@ -111,13 +112,25 @@ def test_a_tenth_of_cifar10_is_drawn_where_there_is_no_file_of_it(tmp_path, monk
     assert np.array_equal(images().X, x[:40])
 
 
+def test_each_trial_draws_its_own_part_of_each_class():
+    whole = dataset(200)
+    drawn = [draw_of_trial(whole, 0.3, seed) for seed in (0, 0, 1)]
+    assert all(np.bincount(part.y).tolist() == [15] * 4 for part in drawn)
+    first, again, other = ({image.tobytes() for image in part.X} for part in drawn)
+    assert first == again
+    assert len(first & other) < 45
+    assert first | other <= {image.tobytes() for image in whole.X}
+    assert all(part.X_test is whole.X_test for part in drawn)
+    assert draw_of_trial(whole, None, 0) is whole
+
+
 # What finished runs were made from
 
 
 def finish(config, out, data):
     """Put a run into a folder as if it had been trained."""
     file = fetched_file(config["dataset"], data)
-    images = read_images(config["dataset"], file)
+    images = draw_of_trial(read_images(config["dataset"], file), config.get("train_part"), config["seed"])
     result = {"data_sha256": sha256_of(file), "n_train": len(images.y), "n_validation": 0}
     sweep([config], lambda config: result, out, progress=False)
 
@@ -141,6 +154,17 @@ def test_a_drawn_tenth_and_a_file_of_its_own_are_not_mixed(tmp_path, monkeypatch
         ValueError, match=rf"gives 400 training images of cifar10-s, but {run} 40; use another"
     ):
         ready_files([second], out, copied)
+
+
+def test_runs_on_all_images_and_on_a_part_are_from_one_file(tmp_path):
+    save_tiny(tmp_path / "tiny.npz")
+    finish(config_of("tiny"), tmp_path / "out", tmp_path)
+    finish(config_of("tiny", train_part=0.5), tmp_path / "out", tmp_path)
+    wanted = [config_of("tiny", train_part=0.5, seed=1), config_of("tiny", seed=1)]
+    assert ready_files(wanted, tmp_path / "out", tmp_path) == {"tiny": tmp_path / "tiny.npz"}
+    few = config_of("tiny", train_part=0.1, validation=0.9)
+    with pytest.raises(ValueError, match=r"has too few images for a validation part of 0\.9: 4$"):
+        ready_files([few], tmp_path / "out", tmp_path)
 
 
 def test_runs_of_other_experiments_and_data_sets_do_not_matter(tmp_path):

@@ -183,7 +183,7 @@ def test_the_report(out, group, tmp_path):
 
 def test_the_command_is_that_of_the_runs(tmp_path):
     options = {"precision": "bfloat16", "lr": 0.05, "validation": 0.02}
-    options |= {"shortcuts": "convolution", "first_weights": "outputs"}
+    options |= {"shortcuts": "convolution", "first_weights": "outputs", "train_part": 0.25}
     configs = image_configs("my data/a.npz", "resnet8", [1], ["ls"], [0, 2], epochs=200, **options)
     configs += image_configs("my data/a.npz", "resnet8", [2], ["ls"], [2], epochs=200, **options)
     group = measure_group("it", sweep(configs, minimiser_run, tmp_path, progress=False))
@@ -204,6 +204,7 @@ def test_the_command_is_that_of_the_runs(tmp_path):
         lr=args.lr,
         validation=args.validation,
         precision=args.precision,
+        train_part=args.train_part,
         shortcuts=args.shortcuts,
         first_weights=args.first_weights,
     )
@@ -213,7 +214,7 @@ def test_the_command_is_that_of_the_runs(tmp_path):
     assert "no option" not in text
     assert text.startswith(
         "# my data/a.npz, resnet8, 200 epochs, lr 0.05, validation 0.02, precision bfloat16, "
-        "shortcuts convolution, first_weights outputs\n"
+        "train_part 0.25, shortcuts convolution, first_weights outputs\n"
     )
     odd = measure_group(
         "it", sweep([configs[0] | {"batch_size": 64}], minimiser_run, tmp_path, progress=False)
@@ -518,7 +519,8 @@ def test_no_runs(tmp_path):
 def test_runs_of_another_smoothing_or_training_stand_apart(tmp_path):
     """0 and 0.0 are one setting; another label smoothing is another one, and is not held to the paper.
 
-    Other shortcuts and first weights are another setting too, but the paper does not say what it has.
+    Other shortcuts, first weights and draws of CIFAR-10-s are other settings too, but the paper does not say
+    what it has. A tenth of CIFAR-10 is CIFAR-10-s, a fifth is nothing that it has.
     """
     base = experiments_of("cifar10-s", "resnet8", [1], ["standard", "ls"], 1, validation=0.0)
     more = [
@@ -528,25 +530,32 @@ def test_runs_of_another_smoothing_or_training_stand_apart(tmp_path):
     more.append(dataclasses.replace(base[0], lr=1e-4))
     more.append(dataclasses.replace(base[0], shortcuts="convolution"))
     more.append(dataclasses.replace(base[0], first_weights="outputs"))
+    more.append(dataclasses.replace(base[0], dataset="cifar10", train_part=0.1))
+    more.append(dataclasses.replace(base[0], dataset="cifar10", train_part=0.2))
     sweep([one.config() for one in base + more], minimiser_run, tmp_path, progress=False)
     groups = {name: measure_group(name, runs) for name, runs in group_runs(read_runs(tmp_path)).items()}
     names = {name.replace("validation-0.0", "validation-0"): group for name, group in groups.items()}
     usual = "cifar10-s-resnet8-200-validation-0"
     convolution, outputs = f"{usual}-shortcuts-convolution", f"{usual}-first_weights-outputs"
+    drawn = "cifar10-resnet8-200-validation-0-train_part-0.1"
     assert set(names) == {
         usual,
         convolution,
         outputs,
+        drawn,
+        drawn.replace("0.1", "0.2"),
         "cifar10-s-resnet8-200-lr-0.0001-validation-0",
         "cifar10-s-resnet8-200-label_smoothing-0.3-validation-0",
     }
     settings = {name: sorted(group.settings) for name, group in names.items()}
     assert settings[usual] == [("ls", 1.0, 0), ("standard", 1.0, 0), ("standard", 1.0, 1)]
     assert all(
-        (cell.published is not None) == (name in (usual, convolution, outputs))
+        (cell.published is not None) == (name in (usual, convolution, outputs, drawn))
         for name in names
         for cell in judge_errors(names[name])
     )
+    (cell,) = judge_errors(names[drawn])
+    assert cell.published == published_errors("cifar10-s", "resnet8")["standard", 1.0][0]
 
 
 def test_a_report_removes_figures_of_names_that_are_gone(tmp_path):

@@ -72,6 +72,11 @@ def test_the_grid_is_whole_and_temperature_scaling_trains_nothing():
         ({"validation": 1.0}, r"validation must be in \[0, 1\), got 1.0"),
         ({"precision": "int8"}, "precision must be 'float32' or 'bfloat16', got 'int8'"),
         ({"shortcuts": "none"}, "shortcuts must be one of plain, convolution, got 'none'"),
+        ({"train_part": 1.0}, r"train_part must be None or in \(0, 1\), and None with a train_size, got 1.0"),
+        (
+            {"train_part": 0.1, "train_size": 9, "test_size": 9},
+            r"train_part must be None or in \(0, 1\), and None with a train_size, got 0.1",
+        ),
         ({"first_weights": "zeros"}, "first_weights must be one of inputs, outputs, got 'zeros'"),
     ],
 )
@@ -380,6 +385,25 @@ def test_a_checkpoint_of_another_run_counts_as_none(tiny, tmp_path, caplog):
         run_experiment(other, checkpoints=tmp_path)[0]["train_loss"] == run_experiment(other)[0]["train_loss"]
     )
     assert "it belongs to another run" in caplog.text
+
+
+def test_a_run_trains_on_the_part_of_its_trial(tiny, monkeypatch):
+    seen = []
+
+    def prepared(part, *arguments):
+        seen.append(part)
+        return prepare(part, *arguments)
+
+    monkeypatch.setattr(training, "prepare", prepared)
+    trials = [experiment_of(tiny, train_part=0.5, seed=seed, epochs=1) for seed in (0, 1, 0)]
+    results = [run_experiment(one)[0] for one in trials]
+    assert {(result["n_train"], result["n_validation"], result["n_test"]) for result in results} == {
+        (20, 4, 20)
+    }
+    first, other, again = (part.X for part in seen)
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+    assert results[0]["train_loss"] == results[2]["train_loss"]
 
 
 def test_options_reach_the_network(tiny, monkeypatch):

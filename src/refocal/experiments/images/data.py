@@ -86,8 +86,15 @@ def read_images(name: str, path: Path) -> Dataset:
     dataset = load(path)
     if name != "cifar10-s" or path.stem != "cifar10":
         return dataset
-    kept = _stratified(dataset.y, 0.1, seed=0)
-    return replace(dataset, name=name, X=dataset.X[kept], y=dataset.y[kept])
+    return replace(draw_of_trial(dataset, 0.1, seed=0), name=name)
+
+
+def draw_of_trial(dataset: Dataset, train_part: float | None, seed: int) -> Dataset:
+    """Return a part of the training images of each class, and the whole test set; None is no change."""
+    if train_part is None:
+        return dataset
+    kept = _stratified(dataset.y, train_part, seed)
+    return replace(dataset, X=dataset.X[kept], y=dataset.y[kept])
 
 
 def draw_part(dataset: Dataset, train_size: int | None, test_size: int | None) -> Dataset:
@@ -141,13 +148,14 @@ def ready_files(
     for run in finished:
         todo.pop(run.key, None)
     files: dict[str, Path] = {}
-    sizes: dict[tuple[str, int | None], int] = {}
-    parts = ((c["dataset"], c["validation"], c.get("train_size"), c.get("test_size")) for c in todo.values())
-    for name, validation, train_size, test_size in dict.fromkeys(parts):
+    sizes: dict[tuple[Any, ...], int] = {}
+    parts = ((*_part_of(c), c["validation"], c.get("test_size")) for c in todo.values())
+    for name, train_size, train_part, validation, test_size in dict.fromkeys(parts):
         files[name] = fetched_file(name, data)
         images = draw_part(read_images(name, files[name]), train_size, test_size)
+        images = draw_of_trial(images, train_part, seed=0)
         check_images(images, validation)
-        sizes[name, train_size] = len(images.y)
+        sizes[name, train_size, train_part] = len(images.y)
     sums = functools.cache(sha256_of)
     for run in finished:
         name, before = run.config["dataset"], run.result.get("data_sha256")
@@ -164,13 +172,18 @@ def ready_files(
             )
         # The checksum does not tell a copy of cifar10.npz that is named cifar10-s.npz from what is drawn.
         before = run.result["n_train"] + run.result["n_validation"]
-        now_here = sizes.get((name, run.config.get("train_size")), before)
+        now_here = sizes.get(_part_of(run.config), before)
         if now_here != before:
             raise ValueError(
                 f"{path} gives {now_here} training images of {name}, but run {run.key} in {out} was made "
                 f"from {before}; use another --out for these data"
             )
     return files
+
+
+def _part_of(config: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """Return what the number of training images follows from."""
+    return config["dataset"], config.get("train_size"), config.get("train_part")
 
 
 def check_images(dataset: Dataset, validation: float) -> None:

@@ -94,16 +94,19 @@ def published_errors(dataset: str, model: str) -> dict[tuple[str, float], tuple[
 def published_for(group: Group) -> dict[tuple[str, float], tuple[float, float]]:
     """Return the `published_errors` that a group can be held to: of the paper's training alone.
 
-    The paper does not say what it held out, in which precision it trained, and what the shortcuts and first
-    weights of its networks are, so these may differ.
+    The paper does not say what it held out, in which precision it trained, what the shortcuts and first
+    weights of its networks are, and whether each trial drew a CIFAR-10-s of its own, so these may differ.
     """
-    config = group.config
-    if unusual(config).keys() - {"validation", "precision", "shortcuts", "first_weights"}:
+    config, dataset, changed = group.config, group.config["dataset"], unusual(group.config)
+    if dataset == "cifar10" and changed.get("train_part") == 0.1:
+        dataset = "cifar10-s"
+        del changed["train_part"]
+    if changed.keys() - {"validation", "precision", "shortcuts", "first_weights"}:
         return {}
-    epochs, steps = paper_schedule(config["dataset"])
+    epochs, steps = paper_schedule(dataset)
     if (config["epochs"], list(config["milestones"])) != (epochs, list(steps)):
         return {}
-    return published_errors(config["dataset"], config["model"])
+    return published_errors(dataset, config["model"])
 
 
 def judge_errors(group: Group) -> list[ErrorCell]:

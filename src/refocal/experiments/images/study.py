@@ -58,6 +58,8 @@ class Experiment:
         train_size: With a number, training and test images are one pool, from which so many are drawn for
             training; a smaller part is inside a larger one. None: the images as they are.
         test_size: How many of the pool are for testing, the same for every ``train_size``.
+        train_part: With a number in (0, 1), each trial draws so much of the training images of each class for
+            itself, and tests on the whole test set. None: every trial has the same images.
         shortcuts: Where a block halves the image: "plain" has no parameters, "convolution" a convolution of
             one pixel with normalisation (options A and B of He et al., 2016). The paper does not say.
         first_weights: "inputs" draws those of every layer with the deviation sqrt(2 / inputs), "outputs" as
@@ -88,6 +90,7 @@ class Experiment:
     precision: str = "float32"
     train_size: int | None = None
     test_size: int | None = None
+    train_part: float | None = None
     shortcuts: str = "plain"
     first_weights: str = "inputs"
 
@@ -112,12 +115,15 @@ class Experiment:
             _require(size is None or size >= 1, name, "None or >= 1", size)
         both = (self.train_size is None) == (self.test_size is None)
         _require(both, "test_size", "a number exactly if train_size is one", self.test_size)
+        good = self.train_part is None or (0 < self.train_part < 1 and self.train_size is None)
+        _require(good, "train_part", "None or in (0, 1), and None with a train_size", self.train_part)
 
     def config(self) -> dict[str, Any]:
         """Return all that decides the numbers, as JSON."""
         config = {"experiment": KIND} | asdict(self) | {"milestones": list(self.milestones)}
-        if self.train_size is None:  # the keys of runs from before there were sizes
-            del config["train_size"], config["test_size"]
+        for name in ("train_size", "test_size", "train_part"):
+            if config[name] is None:  # the keys of runs from before there were sizes
+                del config[name]
         for name, choices in (("shortcuts", SHORTCUTS), ("first_weights", FIRST_WEIGHTS)):
             if config[name] == choices[0]:  # likewise
                 del config[name]

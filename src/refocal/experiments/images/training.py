@@ -20,6 +20,7 @@ from refocal.experiments.images.data import (
     PAD,
     ImageData,
     augment,
+    draw_of_trial,
     draw_part,
     fetched_file,
     prepare,
@@ -73,6 +74,7 @@ def run_experiment(
             file = data[name] if isinstance(data, Mapping) else fetched_file(name, data)
             sha256 = sha256_of(file)
             part = draw_part(read_images(name, file), experiment.train_size, experiment.test_size)
+            part = draw_of_trial(part, experiment.train_part, seed)
             images = prepare(part, experiment.validation, seed, device)
             model = build_model(
                 experiment.model,
