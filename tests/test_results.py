@@ -90,6 +90,11 @@ def test_what_the_page_says_of_the_main_group():
     assert f"**above in {sum(gap > 0 for gap in gaps)} of 8 settings**" in text
     assert f"by {np.mean(gaps):.2f} points in the mean" in text
     groups = json.loads((FOLDER / "images" / "summary.json").read_text())["groups"]
+    public = groups[f"{ALL}-shortcuts-convolution-first_weights-outputs"]["errors"]["cells"]
+    gaps = [cell["difference"] for cell in public]
+    assert min(gaps) > 0
+    assert len(gaps) == 8
+    assert f'and of "all, public", by {np.mean(gaps):.2f};' in text
     first, second = (cell["difference"] for cell in groups[MAIN[2]]["errors"]["cells"])
     others = groups[f"{MAIN[2]}-shortcuts-convolution"]["errors"]["cells"]
     other = " and ".join(f"{cell['difference']:.2f}" for cell in others)
