@@ -150,8 +150,6 @@ def test_how_many_changes_were_for_the_better(study):
     assert (sum(change < 0 for change in changes), len(changes)) == (7, 8)
     other = [run for run in kept if run.get("first_weights") == "outputs" and run["model"] == "resnet8"]
     (before,) = (run["error"] for run in other if run["gamma"] == 3)
-    (now,) = (
-        c["mean"] for c in cells("resnet8", PUBLIC) if (c["paradigm"], c["gamma"]) == ("standard", 3)
-    )
+    (now,) = (c["mean"] for c in cells("resnet8", PUBLIC) if (c["paradigm"], c["gamma"]) == ("standard", 3))
     assert f"{before:.2f} % with those weights and {now:.2f} % with these" in TEXT
     assert "Seven of the eight that were kept moved it towards the published error" in TEXT
