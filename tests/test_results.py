@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from refocal.experiments.images.judge import published_errors
 from refocal.experiments.tabular.explained import TRIED
 
 ROOT = Path(__file__).parents[1]
@@ -130,22 +131,65 @@ def test_underconfident_bins_on_the_page_are_those_of_the_logits():
     assert line.split(" | ")[1].strip(" |*") == f"{few} of 9"
 
 
+def measured(group):
+    """The numbers of a group with one trial, by paradigm, link and gamma."""
+    with open(FOLDER / "images" / "measures.csv", newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["group"] == group]
+    assert {row["seed"] for row in rows} == {"0"}
+    return {(row["paradigm"], row["link"], int(row["gamma"])): row for row in rows}
+
+
+def told(number):
+    return f"{float(number):.3f}"
+
+
 def test_what_the_page_says_of_cifar_100():
     (line,) = (line for line in TEXT.splitlines() if line.startswith("| CIFAR-100 (the appendix)"))
-    with open(FOLDER / "images" / "measures.csv", newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["group"].startswith("cifar100-s")]
-    assert {(row["gamma"], row["seed"]) for row in rows} == {("2", "0")}
-    found = {(row["paradigm"], row["link"]): row for row in rows}
-    ece = {key: f"{float(row['fair_ece']):.3f}" for key, row in found.items()}
-    errors = [100 * float(found[name, "raw"]["error"]) for name in ("standard", "ls")]
-    assert f"errors {errors[0]:.2f} and {errors[1]:.2f} %" in line
-    assert f"(ECE {ece['standard', 'raw']} to {ece['standard', 'psi']})" in line
-    change = f"{float(found['ls', 'raw']['ece']):.3f} to {float(found['ls', 'psi']['ece']):.3f}"
+    found = measured("cifar100-s-resnet8-200-validation-0.0-precision-bfloat16")
+    assert {key[2] for key in found} == {0, 2}
+    for name, title in (("standard", "Standard"), ("ls", "LS")):
+        errors = [100 * float(found[name, "raw", gamma]["error"]) for gamma in (0, 2)]
+        assert f" {errors[0]:.2f} and {errors[1]:.2f} % ({title})" in line
+    paper = published_errors("cifar100", "resnet8")
+    some = [paper[name, gamma][0] for name in ("standard", "ls") for gamma in (0, 2)]
+    assert f"the paper has {together(some)}." in line
+    ece = {key: told(row["ece"]) for key, row in found.items()}
+    assert f"(Standard {ece['standard', 'raw', 2]} against {ece['standard', 'raw', 0]}, " in line
+    assert f"{ece['ls', 'raw', 2]} against {ece['ls', 'raw', 0]}: elsewhere" in line
+    assert f"({ece['standard', 'raw', 2]} to {ece['standard', 'psi', 2]})" in line
+    change = f"{ece['ls', 'raw', 2]} to {ece['ls', 'psi', 2]}"
     assert f"({change})" in line
     advice = (ROOT / "docs" / "start" / "which-correction.md").read_text(encoding="utf-8")
     assert f"(gamma 2, one run) Psi alone made that worse too, {change}." in advice
-    assert f"than without and than Standard ({ece['ts_fl', 'psi']})" in line
-    assert ece["ts_fl", "psi"] < min(ece["ts_fl", "raw"], ece["standard", "raw"])
+    fair = {key: told(row["fair_ece"]) for key, row in found.items()}
+    assert f"than without and than Standard ({fair['ts_fl', 'psi', 2]})" in line
+    assert fair["ts_fl", "psi", 2] < min(fair["ts_fl", "raw", 2], fair["standard", "raw", 2])
+    assert f"with its temperature ({fair['ts_nll', 'raw', 0]})" in line
+
+
+def test_what_the_page_says_of_svhn():
+    (line,) = (line for line in TEXT.splitlines() if line.startswith("| SVHN: Psi helps"))
+    found = measured("svhn-s-resnet8-715-validation-0.0-precision-bfloat16")
+    gammas = sorted({key[2] for key in found})
+    assert f"Standard, gamma {together(gammas)}, **one trial**" in line
+    errors = [f"{100 * float(found['standard', 'raw', gamma]['error']):.2f}" for gamma in gammas]
+    published = [f"{published_errors('svhn', 'resnet8')['standard', gamma][0]:.2f}" for gamma in gammas]
+    assert f"errors {together(errors)} %, the paper has {together(published)}." in line
+    ece = {key: told(row["ece"]) for key, row in found.items()}
+    raw = ", ".join(f"{ece['standard', 'raw', gamma]} (gamma {gamma})" for gamma in gammas)
+    psi = together([f"{ece['standard', 'psi', gamma]} (gamma {gamma})" for gamma in gammas if gamma])
+    assert f"raw ECE {raw}, and Psi worsens it to {psi}." in line
+    assert all(ece["standard", "psi", gamma] > ece["standard", "raw", gamma] for gamma in gammas if gamma)
+    assert min(gammas, key=lambda gamma: ece["standard", "raw", gamma]) > 0
+    few = {key: told(row["ece"]) for key, row in measured("svhn-s-resnet8-50").items()}
+    assert f"({few['standard', 'raw', 2]} to {few['standard', 'psi', 2]}, gamma 2)" in line
+    assert f"cross entropy was better ({few['standard', 'raw', 0]})" in line
+
+
+def together(some):
+    """Words as a list in a sentence."""
+    *first, last = map(str, some)
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def test_the_difference_of_bins_is_that_of_the_table():
