@@ -42,10 +42,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LINKS = {"raw": "raw", "psi": "Psi", "unsmoothed": "Psi, smoothing taken out"}
-OPTIONS = (
-    *("validation", "precision", "lr", "train_size", "test_size", "train_part"),
-    *("shortcuts", "first_weights"),
-)
+OPTIONS = tuple("validation precision lr train_size test_size train_part shortcuts first_weights".split())
 """What the command has an option for; the first two are always shown, the others where they are unusual."""
 
 METRICS = {"ece": "ECE", "nll": "NLL", "classwise_ece": "CW-ECE"}
