@@ -59,6 +59,7 @@ RULES: dict[str, Callable[..., Any]] = {"15 bins": more_bins, "changes": changes
 
 COLUMNS = {
     "all": "cifar10-s-resnet8-200-validation-0.0-precision-bfloat16",
+    "drawn": "cifar10-resnet8-200-validation-0.0-precision-bfloat16-train_part-0.1",
     "all, public": "cifar10-s-resnet8-200-validation-0.0-precision-bfloat16"
     "-shortcuts-convolution-first_weights-outputs",
     "all, float32": "cifar10-s-resnet8-200-validation-0.0",

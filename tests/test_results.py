@@ -95,7 +95,14 @@ def test_what_the_page_says_of_the_main_group():
     gaps = [cell["difference"] for cell in public]
     assert min(gaps) > 0
     assert len(gaps) == 8
-    assert f'and of "all, public", by {np.mean(gaps):.2f};' in text
+    assert f'and of "all, public", by {np.mean(gaps):.2f}.' in text
+    drawn = groups[page.COLUMNS["drawn"]]["errors"]["cells"]
+    assert len({cell["trials"] for cell in drawn}) == 1
+    gaps = [cell["mean"] - cell["published"] for cell in drawn]
+    said = f'of "drawn" above in {sum(gap > 0 for gap in gaps)} of 8, by {np.mean(gaps):+.2f} in the mean.'
+    assert said in text
+    trials = {2: "two", 3: "three", 4: "four", 5: "five"}[drawn[0]["trials"]]
+    assert f"(`--dataset cifar10 --train-part 0.1`), {trials} trials." in text
     first, second = (cell["difference"] for cell in groups[MAIN[2]]["errors"]["cells"])
     others = groups[f"{MAIN[2]}-shortcuts-convolution"]["errors"]["cells"]
     other = " and ".join(f"{cell['difference']:.2f}" for cell in others)
@@ -243,7 +250,9 @@ def test_what_was_not_run_is_said():
     (missing,) = (line for line in TEXT.splitlines() if "| **nothing was run** |" in line)
     assert missing.startswith("| CIFAR-10 and CIFAR-100 with all images, ResNet-110 |")
     assert models == {"resnet8", "resnet20", "resnet44"}
-    assert sets == {"cifar10-s", "cifar100-s", "svhn-s"}
+    assert sets == {"cifar10-s", "cifar10", "cifar100-s", "svhn-s"}
+    parts = {group["config"].get("train_part") for group in groups if group["config"]["dataset"] == "cifar10"}
+    assert parts == {0.1}  # a tenth, and not all images
     trained = sum(len(group["errors"]["cells"]) for name, group in summary["groups"].items() if name in MAIN)
     assert f"{trained} of the 128 cells of the appendix were trained" in " ".join(TEXT.split())
     # What the page says of each trend is what was run.

@@ -20,6 +20,7 @@ def cells(model, name):
 
 MIXED = "-validation-0.0-precision-bfloat16"
 PUBLIC = f"{MIXED}-shortcuts-convolution-first_weights-outputs"
+NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five"}
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +128,54 @@ def test_draws(study):
         gamma = run["config"]["gamma"]
         before = 100 * study["resnet8", "plain", gamma]["error"]
         assert f"{error:.2f} instead of {before:.2f} % (gamma {gamma:g})" in TEXT
+
+
+def test_a_draw_for_each_trial():
+    """By the runs themselves: the mean gap of each trial, and how far trials lie apart."""
+    summary = json.loads((FOLDER / "summary.json").read_text(encoding="utf-8"))
+    drawn = summary["groups"][f"cifar10-resnet8-200{MIXED}-train_part-0.1"]["errors"]
+    stored = summary["groups"][f"cifar10-s-resnet8-200{MIXED}"]["errors"]
+    published = {(cell["paradigm"], cell["gamma"]): cell["published"] for cell in drawn["cells"]}
+    errors = {"cifar10": {}, "cifar10-s": {}}
+    for path in (FOLDER / "runs").glob("*.json"):
+        run = json.loads(path.read_text(encoding="utf-8"))
+        config = run["config"]
+        key = config["paradigm"], config["gamma"]
+        changed = {"precision": "bfloat16", "validation": 0, "model": "resnet8", "epochs": 200}
+        plain = not ({"train_size", "shortcuts"} & set(config)) and changed.items() <= config.items()
+        if plain and config["dataset"] in errors:
+            assert config.get("train_part") == {"cifar10": 0.1}.get(config["dataset"])
+            of_trial = errors[config["dataset"]].setdefault(config["seed"], {})
+            of_trial[key] = 100 * run["result"]["error"] - published[key]
+    assert all(len(trial) == 8 for trials in errors.values() for trial in trials.values())
+    own, one = ([np.mean([*trials[seed].values()]) for seed in sorted(trials)] for trials in errors.values())
+    assert sorted(errors["cifar10"]) == list(range(len(own)))
+    assert f"{NUMBERS[len(own)]} trials of all eight settings, the first seeds" in TEXT
+    gaps = [cell["difference"] for cell in drawn["cells"]]
+    told = f"by {np.mean(gaps):.2f} points in the mean ({min(gaps):.2f} to {max(gaps):.2f})"
+    assert np.mean(gaps) == pytest.approx(np.mean(own))
+    counts = (
+        f"with {drawn['within_1_point']} of 8 means within a point and {drawn['strict']} of 8 by the strict"
+    )
+    before = f"{np.mean(one):.2f}, {stored['within_1_point']} and {stored['strict']}"
+    assert f"above the published errors {told}, {counts} rule; the stored draw has {before}." in TEXT
+    assert f"is {together(own)} with own draws, and {together(one)} with the stored one" in TEXT
+    (above,) = (cell for cell in drawn["cells"] if cell["difference"] > 1)
+    assert (above["paradigm"], above["gamma"]) == ("standard", 2)
+    assert f"Standard with gamma 2 stays above, by {above['difference']:.2f} points" in TEXT
+    spreads = (
+        [cell[name] for cell in cells]
+        for name, cells in (("published_sd", drawn["cells"]), ("sd", drawn["cells"]), ("sd", stored["cells"]))
+    )
+    theirs, ours, fixed = (np.sqrt(np.mean(np.square(spread))) for spread in spreads)
+    assert f"they are {theirs:.2f} points (root mean square of the eight), with own draws {ours:.2f}" in TEXT
+    assert f"with the stored draw {fixed:.2f}." in TEXT
+
+
+def together(numbers):
+    """Numbers as a list in a sentence."""
+    *first, last = (f"{number:.2f}" for number in numbers)
+    return f"{', '.join(first)} and {last}"
 
 
 def test_features_at_the_start():
