@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sentences import NUMBERS, together
 
 from refocal.experiments.images.judge import published_errors
 from refocal.experiments.tabular.explained import TRIED
@@ -101,8 +102,7 @@ def test_what_the_page_says_of_the_main_group():
     gaps = [cell["mean"] - cell["published"] for cell in drawn]
     said = f'of "drawn" above in {sum(gap > 0 for gap in gaps)} of 8, by {np.mean(gaps):+.2f} in the mean.'
     assert said in text
-    trials = {2: "two", 3: "three", 4: "four", 5: "five"}[drawn[0]["trials"]]
-    assert f"(`--dataset cifar10 --train-part 0.1`), {trials} trials." in text
+    assert f"(`--dataset cifar10 --train-part 0.1`), {NUMBERS[drawn[0]['trials']]} trials." in text
     first, second = (cell["difference"] for cell in groups[MAIN[2]]["errors"]["cells"])
     others = groups[f"{MAIN[2]}-shortcuts-convolution"]["errors"]["cells"]
     other = " and ".join(f"{cell['difference']:.2f}" for cell in others)
@@ -204,12 +204,6 @@ def test_what_the_page_says_of_svhn():
     few = {key: told(row["ece"]) for key, row in measured("svhn-s-resnet8-50").items()}
     assert f"({few['standard', 'raw', 2]} to {few['standard', 'psi', 2]}, gamma 2)" in line
     assert f"cross entropy was better ({few['standard', 'raw', 0]})" in line
-
-
-def together(some):
-    """Words as a list in a sentence."""
-    *first, last = map(str, some)
-    return f"{', '.join(first)} and {last}" if first else last
 
 
 def test_the_difference_of_bins_is_that_of_the_table():

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 from pages import DOCS, ROOT
+from sentences import NUMBERS, together
 
 FOLDER = ROOT / "results" / "images"
 TEXT = " ".join((DOCS / "reproduce-images.md").read_text(encoding="utf-8").split())
@@ -20,7 +21,6 @@ def cells(model, name):
 
 MIXED = "-validation-0.0-precision-bfloat16"
 PUBLIC = f"{MIXED}-shortcuts-convolution-first_weights-outputs"
-NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five"}
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +161,8 @@ def test_a_draw_for_each_trial():
     assert (
         f"They differ from the published errors {told}, {counts} rule; the stored draw has {before}." in TEXT
     )
-    assert f"is {together(own)} with own draws, and {together(one)} with the stored one" in TEXT
+    drew, kept = (together(f"{gap:.2f}" for gap in trials) for trials in (own, one))
+    assert f"is {drew} with own draws, and {kept} with the stored one" in TEXT
     spreads = (
         [cell[name] for cell in cells]
         for name, cells in (("published_sd", drawn["cells"]), ("sd", drawn["cells"]), ("sd", stored["cells"]))
@@ -169,12 +170,6 @@ def test_a_draw_for_each_trial():
     theirs, ours, fixed = (np.sqrt(np.mean(np.square(spread))) for spread in spreads)
     assert f"they are {theirs:.2f} points (root mean square of the eight), with own draws {ours:.2f}" in TEXT
     assert f"with the stored draw {fixed:.2f}." in TEXT
-
-
-def together(numbers):
-    """Numbers as a list in a sentence."""
-    *first, last = (f"{number:.2f}" for number in numbers)
-    return f"{', '.join(first)} and {last}"
 
 
 def test_features_at_the_start():
