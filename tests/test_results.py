@@ -106,8 +106,8 @@ def test_what_the_page_says_of_the_main_group():
     first, second = (cell["difference"] for cell in groups[MAIN[2]]["errors"]["cells"])
     others = groups[f"{MAIN[2]}-shortcuts-convolution"]["errors"]["cells"]
     other = " and ".join(f"{cell['difference']:.2f}" for cell in others)
-    said = f"**ResNet-44 by {first:.2f} and {second:.2f}, with convolutions in its shortcuts by {other}**"
-    assert said in text
+    said = f"is above by {first:.2f} and {second:.2f}, with convolutions in its shortcuts by {other}**"
+    assert f"**ResNet-44 {said}" in text
 
 
 def test_underconfident_bins_on_the_page_are_those_of_the_logits():
