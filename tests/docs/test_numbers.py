@@ -43,8 +43,12 @@ def test_how_often_each_correction_helped_image_networks():
     }
 
     def helped(paradigm, link, before):
-        runs = [key[2:] for key in ece if key[:2] == (paradigm, link)]
-        return f"{sum(ece[paradigm, link, *run] < ece[before, 'raw', *run] for run in runs)} of {len(runs)}"
+        counts = []
+        for gamma in ("1", "2", "3"):
+            runs = [key[2:] for key in ece if key[:2] == (paradigm, link) and key[3] == gamma]
+            smaller = sum(ece[paradigm, link, *run] < ece[before, "raw", *run] for run in runs)
+            counts.append(f"{smaller} of {len(runs)}")
+        return " | ".join(counts)
 
     text = (DOCS / "start" / "which-correction.md").read_text(encoding="utf-8")
     for done, count in {
@@ -54,6 +58,9 @@ def test_how_often_each_correction_helped_image_networks():
         "label smoothing: Psi alone": helped("ls", "psi", "ls"),
     }.items():
         assert f"| {done} | {count} |" in text, (done, count)
+    for paradigm in ("standard", "ls"):
+        held_out = [key for key in ece if key[:2] == (paradigm, "raw") and key[2] == "cifar10-s-resnet8-200"]
+        assert len(held_out) == 5
 
 
 def test_the_stored_picture_is_that_of_the_first_page():
