@@ -3,16 +3,19 @@
     python results/tabular/versions.py --data DATA
 
 Every cell of every version, with its distance from the published one, is a row of ``versions.csv``; the
-protocol is that of the study, with fewer trials.
+protocol is that of the study. Versions that a sentence of the pages rests on have the 10 trials of the study:
+with 3 the strict rule is wider, and chose wrongly both ways. The others, which sort out classes that are far
+off, have 3.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import math
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,9 @@ HERE = Path(__file__).parent
 Version = tuple[str, str, np.ndarray[Any, Any], np.ndarray[Any, Any], tuple[str, ...]]
 """Published name, version, X, y, models."""
 BOTH, LINEAR = ("linear", "mlp"), ("linear",)
+MANY, FEW = 10, 3
+DIGITS = (("USPS", "class 0"), ("USPS", "class 6"))
+"""Those whose published linear errors fit with 3 trials."""
 HEADER = ("dataset", "version", "model", "trials", "metric", "method", "mean", "published", "z", "strict")
 
 
@@ -76,6 +82,12 @@ def adults(folder: Path) -> Iterator[Version]:
             yield "Adult", f"{coding}, {which}", some[:, np.ptp(some, axis=0) > 0], y[rows], BOTH
 
 
+def trials_of(version: Version) -> int:
+    """Return how many trials a version is trained for."""
+    name, what = version[:2]
+    return MANY if name in ("Waveform", "Adult") or (name, what) in DIGITS else FEW
+
+
 def cells(version: Version, trials: int, folder: Path) -> Iterator[tuple[Any, ...]]:
     """Train a version and give its rows of the table."""
     name, what, x, y, models = version
@@ -103,18 +115,24 @@ def main() -> None:
     """Train every version and write the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--data", required=True, type=Path, help="a folder of .npz files")
-    parser.add_argument("--trials", type=int, default=3)
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="train these data sets, keep other rows")
     parser.add_argument("--out", type=Path, default=HERE / "versions.csv")
     args = parser.parse_args()
-    rows: list[tuple[Any, ...]] = []
+    kept: list[list[str]] = []
+    if args.only:
+        with open(args.out, newline="", encoding="utf-8") as file:
+            kept = list(csv.reader(file))[1:]
+    rows: list[Sequence[Any]] = []
     with tempfile.TemporaryDirectory() as folder:
-        for versions in (one_against_the_rest, waveforms, adults):
-            for version in versions(args.data):
-                found = list(cells(version, args.trials, Path(folder)))
-                for model in version[4]:
-                    told = [row[-1] for row in found if (row[2], row[4]) == (model, "ece")]
-                    print(f"{version[0]}, {version[1]}, {model}: {sum(told)} of {len(told)}", flush=True)
-                rows += found
+        for version in itertools.chain(*(of(args.data) for of in (one_against_the_rest, waveforms, adults))):
+            if args.only and version[0] not in args.only:
+                rows += [row for row in kept if tuple(row[:2]) == version[:2]]
+                continue
+            found = list(cells(version, trials_of(version), Path(folder)))
+            for model in version[4]:
+                told = [row[-1] for row in found if (row[2], row[4]) == (model, "ece")]
+                print(f"{version[0]}, {version[1]}, {model}: {sum(told)} of {len(told)}", flush=True)
+            rows += found
     with open(args.out, "w", newline="", encoding="utf-8") as file:
         csv.writer(file, lineterminator="\n").writerows([HEADER, *rows])
 

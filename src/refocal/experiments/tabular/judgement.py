@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refocal.experiments.tabular.study import PAPER_TASKS
 from refocal.experiments.tabular.tables import Cell, Table, p_value_greater
+from refocal.experiments.tabular.tasks import PAPER_TASKS
 
 PAPER_TRIALS = 10
 STRICT = 3.0

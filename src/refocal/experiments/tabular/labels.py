@@ -21,6 +21,7 @@ from refocal.experiments.data import REGISTRY
 from refocal.experiments.files import csv_bytes, figure_files, json_bytes, markdown_table, write_outputs
 from refocal.experiments.sweeps import Run, Workers, carry_out, origin_text, read_runs, run_key
 from refocal.experiments.tabular.study import BINS, Experiment, configs_of, data_folder
+from refocal.experiments.tabular.tasks import MARKS
 from refocal.extras import needs
 from refocal.objectives import log_posterior_of
 from refocal.plots import new_figure, share_legend
@@ -39,7 +40,7 @@ METHODS = {"raw": "raw", "psi": "psi, no labels", **LABELLED}
 MEASURES = {"ece": f"ECE ({BINS[0]} bins, in %)", "nll": "NLL"}
 FOLDER = "labels"
 """Of the runs, in the folder of the study, whose own runs they must not mix with."""
-BY_DATA = ("sha256", "complete", "scaling", "train_fraction")
+BY_DATA = ("sha256", *MARKS, "scaling", "train_fraction")
 """What differs by data set in the runs of one command."""
 
 

@@ -26,6 +26,7 @@ from refocal.experiments.tabular.study import (
     experiments_of,
 )
 from refocal.experiments.tabular.tables import gather, table_of
+from refocal.experiments.tabular.tasks import MARKS
 from refocal.extras import needs
 
 DATASETS = (
@@ -37,7 +38,7 @@ FRACTIONS = (0.5, 0.6, 0.7, 0.8, 0.9)
 DECAYS = (0.0, 1e-4, 5e-4, 1e-3)
 FOLDER = "search"
 """Of the runs, in the folder of the study, whose own runs they must not mix with."""
-FILE = ("sha256", "task", "complete")
+FILE = ("sha256", "task", *MARKS)
 """What of a config says which rows a run is of."""
 HEADER = (
     *("dataset", "task", "model", "train_fraction", "weight_decay", "scaling", "trials", "n_bins"),

@@ -20,6 +20,7 @@ from refocal import Focal, objective_from_dict
 from refocal.experiments.data import REGISTRY, Dataset, find, load, names, source
 from refocal.experiments.files import sha256_of
 from refocal.experiments.sweeps import Workers, carry_out, run_key
+from refocal.experiments.tabular.tasks import MARKS, PAPER_TASKS, Task
 from refocal.extras import needs
 from refocal.objectives import Objective
 
@@ -57,38 +58,6 @@ class Recipe:
                 raise ValueError(f"{name} must be >= {least}, got {getattr(self, name)}")
         if not self.lr > 0:
             raise ValueError(f"lr must be > 0, got {self.lr}")
-
-
-@dataclass(frozen=True)
-class Task:
-    """Which problem of a file the paper's row is, as far as its error tables tell (docs/reproduce.md)."""
-
-    file: str
-    positive: tuple[int, ...] = ()
-    """Binary: these classes against the others."""
-    rows: int | None = None
-    """The first rows only."""
-    missing: tuple[int, ...] = ()
-    """Features that say "not known" by a 1: rows with one, and features that are then constant, are out."""
-
-    def complete(self, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> tuple[Any, Any]:
-        """Return the rows in which nothing is missing."""
-        if not self.missing:
-            return x, y
-        known = (x[:, list(self.missing)] == 0).all(axis=1)
-        x, y = x[known], y[known]
-        return x[:, np.ptp(x, axis=0) > 0], y
-
-
-PAPER_TASKS = {
-    "usps": Task("usps", positive=(0,)),
-    "coil20": Task("coil20", positive=(0,)),
-    "isolet": Task("isolet", positive=(0,), rows=1560),
-    "image": Task("image", positive=(3, 4, 6)),
-    "waveform": Task("waveform-21", positive=(2,)),
-    "splice": Task("splice-binary"),
-    "mushroom": Task("mushroom", missing=(51,)),
-}
 
 
 @dataclass(frozen=True)
@@ -155,15 +124,13 @@ class Experiment:
         config["objectives"] = [objective.to_dict() for objective in self.objectives]
         config["trials"] = list(self.trials)
         config["n_bins"] = self.n_bins if isinstance(self.n_bins, int) else list(self.n_bins)
-        if self._task.missing:
-            config["complete"] = True  # the first runs were on all rows
         config["recipe"] = dataclasses.asdict(self.recipe)
-        return config
+        return config | self._task.mark()
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], data: str | None = None) -> Experiment:
         """Return the experiment of a `config`."""
-        values = {name: value for name, value in config.items() if name not in ("sha256", "complete")}
+        values = {name: value for name, value in config.items() if name not in ("sha256", *MARKS)}
         paper = PAPER_TASKS.get(config["dataset"])
         if paper and paper.missing and not config.get("complete"):
             values["task"] = "original"  # a run from when the paper's version was not known
