@@ -71,9 +71,10 @@ def _add_tabular_options(parser: argparse.ArgumentParser) -> None:
     other.add_argument(
         "--search",
         action="store_true",
-        help="instead of the study: parts of 0.5 to 0.9 for training x weight decay 0 to 0.001 (or those "
-        "given) on the smaller data sets; search.csv has the distance of every cell from the published one "
-        "for 8 to 25 bins",
+        help="instead of the study: what was searched for the protocol; with a data set, a part, a weight "
+        "decay, a scaling or a task: parts of 0.5 to 0.9 for training x weight decay 0 to 0.001, or those "
+        "given, on the smaller data sets, or those given. search.csv has the distance of every cell from "
+        "the published one for 8 to 25 bins",
     )
     other.add_argument(
         "--labels",
@@ -162,9 +163,14 @@ def _tabular(args: argparse.Namespace) -> None:
     decay, fraction = args.weight_decay, args.train_fraction
     if args.search:
         search = _beside(args)
-        options |= {"decays": search.DECAYS if decay is None else [decay]}
-        options |= {"fractions": search.FRACTIONS if fraction is None else [fraction]}
-        search.run(search.grid(args.dataset, **options), args.out, workers=workers, tell=print)
+        given = (args.dataset, decay, fraction, args.scaling, args.task)
+        if given != (None, None, None, "auto", "paper"):
+            options |= {"decays": search.DECAYS if decay is None else [decay]}
+            options |= {"fractions": search.FRACTIONS if fraction is None else [fraction]}
+            experiments = search.grid(args.dataset, **options)
+        else:
+            experiments = search.plan(**options | {"trials": args.trials})
+        search.run(experiments, args.out, workers=workers, tell=print)
         return
     options |= {"weight_decay": 0.0 if decay is None else decay, "train_fraction": fraction}
     experiments = tabular.experiments_of(args.dataset, **options)

@@ -12,16 +12,16 @@ from scipy import stats
 
 from refocal import Focal
 from refocal.experiments.sweeps import read_runs
+from refocal.experiments.tabular.claims import claims, temperature_against_psi
 from refocal.experiments.tabular.explained import OPEN, explanation, is_default
 from refocal.experiments.tabular.judgement import (
     PAPER_TRIALS,
     STRICT,
-    claims,
     counts,
     groups_of,
     judge,
     judgement,
-    temperature_against_psi,
+    nearer,
     verdicts,
     z_score,
 )
@@ -109,7 +109,7 @@ def test_verdicts_signs_and_the_baseline():
         "phoneme": (True, False, True),
     }
     whole = judgement([table(rows)], [table({}, metric="error")], list(rows))
-    assert whole["signs"] == {"pairs": 4, "agree": 3}
+    assert whole["signs"] == {"pairs": 4, "agree": 3, "psi_always_helps_would_agree": 3}
     assert whole["clear_verdicts"] == {"pairs": 3, "agree": 2, "psi_always_helps_would_agree": 2}
     assert whole["wrong_signs"] == ["splice, linear, FL-1"]
     assert whole["data_sets"] == list(rows)
@@ -125,14 +125,15 @@ def test_boldface_and_errors_are_counted():
             "CE": cell(1.0, 0.1, 1.0, 0.1, bold=True, paper_bold=True),
             "FL-1": cell(2.0, 0.1, 2.0, 0.1, bold=True),
             "FL-2": cell(3.0, 0.1, 3.0, 0.1),
+            "FL-2-psi": cell(2.0, 0.1, 2.0, 0.1),  # the rule says bold, the paper does not
         }
     }
     errors = {"banana": {"CE": cell(10.0, 0.1, 12.0, 0.1)}}
     whole = judgement([table(rows)], [table(errors, metric="error")], ["banana", "letter"])
-    assert whole["boldface"] == {"cells": 3, "agree": 2}
+    assert whole["boldface"] == {"cells": 4, "agree": 3, "ce_and_psi_bold_would_agree": 3}
     assert (whole["error"]["cells"], whole["error"]["strict"]) == (1, 0)
     assert [c["metric"] for c in whole["far"]] == ["error"]
-    assert whole["ece_by_row"]["banana, linear"]["strict"] == 3
+    assert whole["ece_by_row"]["banana, linear"]["strict"] == 4
     assert whole["data_sets"] == ["banana"]
 
 
@@ -265,15 +266,23 @@ def test_the_table_of_cells_has_both_numbers_of_bins_beside_each_other():
 
 
 def test_every_cell_has_a_word_on_what_was_tried():
-    assert explanation("usps", "ece", 5.0).startswith("open: the version")
-    assert explanation("vehicle", "ece", -2.9).startswith("chance: ")
-    assert explanation("vehicle", "error", 3.1) == explanation("vehicle", "ece", None) == OPEN
-    assert "28,220" in explanation("mushroom", "error", -3.2)
-    assert explanation("mushroom", "ece", -3.2) == OPEN
+    assert explanation("usps", "linear", "ece", 5.0).startswith("open: the version")
+    assert explanation("vehicle", "linear", "ece", -2.9).startswith("chance: ")
+    assert (
+        explanation("vehicle", "linear", "error", 3.1)
+        == explanation("vehicle", "linear", "ece", None)
+        == OPEN
+    )
+    assert "6 of 28,220" in explanation("mushroom", "mlp", "error", -3.2)
+    # A cause that was looked for by one model says nothing of the other.
+    assert explanation("banana", "linear", "error", 3.1) == OPEN != explanation("banana", "mlp", "error", 3.1)
+    assert explanation("mushroom", "mlp", "ece", -3.2) == OPEN
     # Under another protocol nobody looked for a cause.
-    assert explanation("usps", "ece", 5.0, default=False) == explanation("vehicle", "ece", 5.0, default=False)
-    assert explanation("usps", "ece", 5.0, default=False) == "-"
-    assert explanation("usps", "ece", 1.0, default=False).startswith("chance: ")
+    assert explanation("usps", "linear", "ece", 5.0, default=False) == explanation(
+        "vehicle", "linear", "ece", 5.0, default=False
+    )
+    assert explanation("usps", "linear", "ece", 5.0, default=False) == "-"
+    assert explanation("usps", "linear", "ece", 1.0, default=False).startswith("chance: ")
 
 
 def test_a_chance_of_1_in_130_is_that_of_two_means_of_ten_trials():
@@ -376,3 +385,10 @@ def test_the_stored_claims_are_those_of_the_stored_table():
         said = summary["claims"][bins]["psi_below_raw"]
         assert (said["below"], said["published"]["below"]) == (below["ours"], below["published"])
         assert said["pairs"] == said["published"]["pairs"] == 2 * 3 * len(judged)
+
+
+def test_tables_that_are_nearer_by_one_of_two_judgements():
+    first = {"ece_by_row": {"a, linear": {"z_rms": 1.0}, "a, mlp": {"z_rms": 2.0}, "b, mlp": {"z_rms": None}}}
+    second = {"ece_by_row": {"a, linear": {"z_rms": 1.5}, "a, mlp": {"z_rms": 2.0}, "b, mlp": {"z_rms": 1.0}}}
+    found = nearer(first, second, {"all": ["a", "b"], "b": ["b"]})
+    assert found == {"all": {"tables": 2, "nearer": 1}, "b": {"tables": 0, "nearer": 0}}

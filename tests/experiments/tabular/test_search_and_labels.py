@@ -3,6 +3,8 @@
 import csv
 import json
 import math
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,7 +31,7 @@ def folder(tmp_path, monkeypatch):
 def test_a_search_logs_every_configuration_and_cell(folder, capsys, monkeypatch):
     monkeypatch.setattr(search, "FRACTIONS", (0.5, 0.9))
     monkeypatch.setattr(search, "DECAYS", (0.0, 0.001))
-    out = folder / "out"
+    out, search_files = folder / "out", ("search.csv", "search.md", "search.json")
     command = ["reproduce", "tabular", "--search", "--dataset", "vehicle", "--trials", "2", "--epochs", "1"]
     command += ["--gamma", "0", "2", "--jobs", "1", "--out", str(out)]
     assert main([*command, "--train-fraction", "0.5"]) == 0
@@ -57,7 +59,7 @@ def test_a_search_logs_every_configuration_and_cell(folder, capsys, monkeypatch)
     assert "## Split and weight decay" not in text  # other parts for training are not done yet
     capsys.readouterr()
     assert main(command) == 0  # the others; what was done is not done again
-    assert capsys.readouterr().out.splitlines() == [str(out / "search.csv"), str(out / "search.md")]
+    assert capsys.readouterr().out.splitlines() == [str(out / name) for name in search_files]
     assert len(list((out / "search" / "runs").glob("*.json"))) == 8
     text = (out / "search.md").read_text()
     assert "4 configurations on the 1 data sets of which all of them are done (vehicle)" in text
@@ -66,6 +68,14 @@ def test_a_search_logs_every_configuration_and_cell(folder, capsys, monkeypatch)
     assert "## The scaling of the features" not in text  # there is one only
     assert main(["reproduce", "tabular", "--search", "--report", "--out", str(out)]) == 0
     assert (out / "search.md").read_text() == text
+    # Without its runs the log makes the same files.
+    alone = folder / "alone"
+    alone.mkdir()
+    for name in ("search.csv", "search.json"):
+        shutil.copy(out / name, alone)
+    assert main(["reproduce", "tabular", "--search", "--report", "--out", str(alone)]) == 0
+    for name in search_files:
+        assert (alone / name).read_bytes() == (out / name).read_bytes()
     one = ["--train-fraction", "0.5", "--weight-decay", "0", "--scaling", "standard"]
     assert main([*command, *one]) == 0
     text = (out / "search.md").read_text()
@@ -161,3 +171,61 @@ def test_reports_without_runs(tmp_path):
     for module in (search, labels):
         with pytest.raises(FileNotFoundError, match="is not there: no sweep has written to"):
             module.report(tmp_path)
+
+
+STORED = Path(__file__).parents[3] / "results" / "tabular"
+
+
+def test_the_plan_is_the_stored_search():
+    """Which configurations are in the log, but for those of the study; waveform's were of another class."""
+    with open(STORED / "search.csv", newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["runs"] == "search"]
+    names = ("dataset", "model", "train_fraction", "weight_decay", "scaling", "trials")
+    stored = {
+        (*(row[name] for name in names), "paper" if row["task"] == "earlier" else row["task"]) for row in rows
+    }
+    assert {row["dataset"] for row in rows if row["task"] == "earlier"} == {"waveform"}
+    planned = [
+        (
+            *(e.dataset, e.model, str(e.train_fraction), f"{e.recipe.weight_decay:g}", e.scaling),
+            *(str(len(e.trials)), e.task),
+        )
+        for e in search.plan()
+    ]
+    assert len(planned) == len(set(planned))
+    assert set(planned) == stored
+
+
+@pytest.mark.parametrize(
+    "options, planned",
+    [
+        ([], True),
+        (["--trials", "2", "--model", "linear"], True),
+        (["--weight-decay", "0"], False),
+        (["--task", "original"], False),
+    ],
+)
+def test_a_search_without_options_is_the_plan(monkeypatch, options, planned):
+    seen = []
+    monkeypatch.setattr(search, "run", lambda experiments, *_, **__: seen.extend(experiments))
+    assert main(["reproduce", "tabular", "--search", *options]) == 0
+    trials = 2 if "--trials" in options else None
+    models = ("linear",) if "--model" in options else ("linear", "mlp")
+    assert (seen == search.plan(trials=trials, models=models)) is planned
+
+
+def test_the_stored_summary_of_the_search_is_made_of_the_stored_log(tmp_path):
+    for name in ("search.csv", "search.json"):
+        shutil.copy(STORED / name, tmp_path)
+    search.report(tmp_path)
+    for name in ("search.md", "search.csv", "search.json"):
+        assert (tmp_path / name).read_bytes() == (STORED / name).read_bytes()
+
+
+def test_a_log_with_other_columns(tmp_path):
+    (tmp_path / "search.csv").write_text("dataset,z\nvehicle,1\n")
+    (tmp_path / "search.json").write_text("{}")
+    with pytest.raises(
+        ValueError, match=r"search.csv must have the columns runs, dataset, .*, got dataset, z$"
+    ):
+        search.report(tmp_path)

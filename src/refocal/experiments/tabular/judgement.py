@@ -1,4 +1,4 @@
-"""How far the tables agree with the published ones, by a strict rule and by kinder ones, and what they show.
+"""How far the tables agree with the published ones, by a strict rule and by kinder ones.
 
 A published cell is a mean over ten trials with a spread in brackets, which is a standard deviation
 (docs/reproduce.md). So the distance of two cells is
@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from refocal.experiments.tabular.tables import Cell, Table, p_value_greater
+from refocal.experiments.tabular.tables import Cell, Published, Table
 from refocal.experiments.tabular.tasks import PAPER_TASKS
 
 PAPER_TRIALS = 10
@@ -127,11 +126,19 @@ def verdicts(table: Table, datasets: Iterable[str]) -> list[Verdict]:
             after = row.get(f"{name}-psi")
             if after is None or before.published is None or after.published is None:
                 continue
-            gap = before.published.mean - after.published.mean
-            clear = abs(gap) > 2 * math.hypot(before.published.spread, after.published.spread)
-            agrees = (before.mean - after.mean) * gap > 0
-            result.append(Verdict(dataset, table.model, name, gap > 0, clear, agrees))
+            pair = (before.published, after.published)
+            result.append(verdict_of(dataset, table.model, name, pair, before.mean - after.mean))
     return result
+
+
+def verdict_of(
+    dataset: str, model: str, method: str, paper: Sequence[Published], difference: float
+) -> Verdict:
+    """Return the verdict of a pair: published before and after psi, and our difference of the two."""
+    before, after = paper
+    gap = before.mean - after.mean
+    clear = abs(gap) > 2 * math.hypot(before.spread, after.spread)
+    return Verdict(dataset, model, method, gap > 0, clear, difference * gap > 0)
 
 
 def groups_of(datasets: Iterable[str]) -> dict[str, list[str]]:
@@ -141,6 +148,15 @@ def groups_of(datasets: Iterable[str]) -> dict[str, list[str]]:
         "protocol searched by it": [d for d in judged if d in SEARCHED],
         "version chosen by it": [d for d in judged if d in CHOSEN],
         "confirmed on it": [d for d in judged if d not in SEARCHED and d not in CHOSEN],
+    }
+
+
+def bins_groups(datasets: Iterable[str]) -> dict[str, list[str]]:
+    """Return judged data sets by whether the number of bins was found by them."""
+    judged = list(datasets)
+    return {
+        "bins found by it": [d for d in judged if d in BINS_FOUND],
+        "bins confirmed on it": [d for d in judged if d not in BINS_FOUND],
     }
 
 
@@ -175,8 +191,7 @@ def judgement(ece: Sequence[Table], error: Sequence[Table], datasets: Sequence[s
         for (dataset, model), some in itertools.groupby(cells, key=lambda c: (c.dataset, c.model))
     }
     groups = groups_of(here) | {
-        "bins found by it": [d for d in here if d in BINS_FOUND],
-        "bins confirmed on it": [d for d in here if d not in BINS_FOUND],
+        **bins_groups(here),
         "neither bins, protocol nor version by it": [
             d for d in here if d not in BINS_FOUND and d not in SEARCHED and d not in CHOSEN
         ],
@@ -190,8 +205,16 @@ def judgement(ece: Sequence[Table], error: Sequence[Table], datasets: Sequence[s
         },
         "ece_by_row": by_row,
         "error": counts(errors),
-        "boldface": {"cells": len(cells), "agree": sum(cell.bold for cell in cells)},
-        "signs": {"pairs": len(signs), "agree": sum(v.agrees for v in signs)},
+        "boldface": {
+            "cells": len(cells),
+            "agree": sum(cell.bold for cell in cells),
+            "ce_and_psi_bold_would_agree": sum(_bold_by_rule(cell, ece) for cell in cells),
+        },
+        "signs": {
+            "pairs": len(signs),
+            "agree": sum(v.agrees for v in signs),
+            "psi_always_helps_would_agree": sum(v.helps for v in signs),
+        },
         "clear_verdicts": {
             "pairs": len(clear),
             "agree": sum(v.agrees for v in clear),
@@ -203,6 +226,34 @@ def judgement(ece: Sequence[Table], error: Sequence[Table], datasets: Sequence[s
     }
 
 
+def _bold_by_rule(cell: Judged, tables: Sequence[Table]) -> bool:
+    """Return whether a cell is published as who looks at no number prints it: CE and psi in boldface."""
+    (table,) = (table for table in tables if table.model == cell.model)
+    paper = table.rows[cell.dataset][cell.method].published
+    return paper is not None and paper.bold == (cell.method == "CE" or cell.method.endswith("-psi"))
+
+
+def nearer(
+    first: Mapping[str, Any], second: Mapping[str, Any], groups: Mapping[str, Sequence[str]]
+) -> dict[str, dict[str, int]]:
+    """Count tables of one data set and model whose rms z is smaller by the first of two judgements.
+
+    Args:
+        first: A `judgement`, of one number of bins.
+        second: Of another one.
+        groups: Names of data sets that are counted together.
+    """
+    pairs = {
+        name: (of["z_rms"], second["ece_by_row"][name]["z_rms"]) for name, of in first["ece_by_row"].items()
+    }
+    known = {name: pair for name, pair in pairs.items() if None not in pair}
+    result = {}
+    for group, datasets in groups.items():
+        of_group = [pair for name, pair in known.items() if name.split(", ")[0] in datasets]
+        result[group] = {"tables": len(of_group), "nearer": sum(a < b for a, b in of_group)}
+    return result
+
+
 def _told(cell: Judged) -> dict[str, Any]:
     return {
         "dataset": cell.dataset,
@@ -212,147 +263,6 @@ def _told(cell: Judged) -> dict[str, Any]:
         "mean": round(cell.mean, 3),
         "published": cell.published,
         "z": _rounded(cell.z) if math.isfinite(cell.z) else None,
-    }
-
-
-def claims(tables: Sequence[Table], datasets: Sequence[str]) -> dict[str, Any]:
-    """Return what the paper says of its tables in words, measured on ours and on the published ones.
-
-    A data set counts for a claim if its own row has what the claim is about: two gammas, cross entropy, psi.
-
-    Args:
-        tables: The ECE table of each model.
-        datasets: That are judged.
-    """
-    result: dict[str, Any] = {}
-    every: list[tuple[Cell, Cell]] = []
-    for table in tables:
-        rows = [table.rows[d] for d in datasets if d in table.rows]
-        raw = [by_gamma(row) for row in rows]
-        several = [list(of.values()) for of in raw if len(of) > 1]
-        papers = [[cell.published.mean for cell in of if cell.published] for of in several]
-        known = [means for of, means in zip(several, papers, strict=True) if len(means) == len(of)]
-        with_ce = [of for of in raw if len(of) > 1 and 0.0 in of]
-        corrected = [(row[f"{name}-psi"], row[name]) for row in rows for name in row if f"{name}-psi" in row]
-        gammas = sorted({gamma for of in with_ce for gamma in of} - {0.0})
-        result[table.model] = {
-            "data_sets": len(rows),
-            "data_sets_with_two_gammas": len(several),
-            "ece_rises_with_every_gamma": sum(_rises([cell.mean for cell in of]) for of in several),
-            "data_sets_with_two_gammas_published": len(known),
-            "ece_rises_with_every_gamma_published": sum(map(_rises, known)),
-            "largest_gamma_above_ce": sum(of[max(of)].mean > of[0.0].mean for of in with_ce),
-            "raw_above_ce": {
-                f"FL-{gamma:g}": _smaller(
-                    [(of[0.0], of[gamma]) for of in with_ce if gamma in of], "data_sets", "above"
-                )
-                for gamma in gammas
-            },
-            "psi_below_raw": _smaller(corrected, "pairs", "below"),
-            "psi_against_ce": _against([(psi, row["CE"]) for row in rows for psi in _after_psi(row)]),
-        }
-        every += corrected
-    result["psi_below_raw"] = _smaller(every, "pairs", "below")
-    return result
-
-
-def temperature_against_psi(
-    tables: Sequence[Table], extra: Sequence[Table], datasets: Sequence[str]
-) -> dict[str, int]:
-    """Count how often a temperature that was cross-fitted with labels has a smaller NLL than psi without.
-
-    Not the ECE: by chance one half has more hits than the other, so its temperature is too small for the
-    other, whose temperature is too large for it. In bins of both halves that cancels, and the ECE is about as
-    small as if the temperature had been fitted to the rows themselves (``results/tabular/crossfit.py``). The
-    NLL is a sum over rows, each by a temperature that has not seen it.
-
-    Args:
-        tables: The NLL table of each model.
-        extra: The same after temperature scaling.
-        datasets: That are judged.
-
-    Returns:
-        ``pairs`` of a data set, a model and a gamma, ``compared``, those in which a temperature could be
-        fitted in every trial, and in how many of these it is ``smaller``.
-    """
-    pairs = compared = smaller = 0
-    for table, other in zip(tables, extra, strict=True):
-        for dataset in datasets:
-            row, temperature = table.rows.get(dataset, {}), other.rows.get(dataset, {})
-            for name, cell in row.items():
-                ts = temperature.get(name.replace("-psi", "-TS-NLL")) if name.endswith("-psi") else None
-                if ts is not None:
-                    pairs += 1
-                    compared += math.isfinite(ts.mean)
-                    smaller += ts.mean < cell.mean
-    return {"pairs": pairs, "compared": compared, "smaller": smaller}
-
-
-def by_gamma(row: Mapping[str, Cell]) -> dict[float, Cell]:
-    """Return the cells of a row before psi by their gamma, the smallest first; other losses have none.
-
-    Example:
-        >>> list(by_gamma(dict.fromkeys(["FL-3", "FL-0.5", "FL-3-psi", "CE", "GCE"], None)))
-        [0.0, 0.5, 3.0]
-    """
-    found = {}
-    for name, cell in row.items():
-        if name == "CE":
-            found[0.0] = cell
-        elif focal := re.fullmatch(r"FL-(\d[\d.e+-]*)", name):
-            found[float(focal[1])] = cell
-    return dict(sorted(found.items()))
-
-
-def _after_psi(row: Mapping[str, Cell]) -> list[Cell]:
-    """Return the cells of a row after psi, none where there is no cross entropy to compare them with."""
-    return [cell for name, cell in row.items() if name.endswith("-psi")] if "CE" in row else []
-
-
-def _rises(means: Sequence[float]) -> bool:
-    return all(a < b for a, b in itertools.pairwise(means))
-
-
-def _smaller(pairs: Sequence[tuple[Cell, Cell]], all_name: str, name: str) -> dict[str, Any]:
-    """Count pairs, and those in which the first cell has the smaller mean, ours and published."""
-    known = [(a.published, b.published) for a, b in pairs if a.published and b.published]
-    return {
-        all_name: len(pairs),
-        name: sum(a.mean < b.mean for a, b in pairs),
-        "published": {all_name: len(known), name: sum(a.mean < b.mean for a, b in known)},
-    }
-
-
-def _against(every: Sequence[tuple[Cell, Cell]]) -> dict[str, Any]:
-    """Count pairs of ECE by a two-sided Welch test at 5 %, ours and (by the printed spreads) published."""
-    pairs = [pair for pair in every if min(len(cell.values) for cell in pair) > 1]  # one trial has no spread
-    better = worse = paper_better = paper_worse = known = 0
-    for psi, ce in pairs:
-        a, b = np.array(psi.values), np.array(ce.values)
-        better += p_value_greater(b, a) < 0.025
-        worse += p_value_greater(a, b) < 0.025
-        if psi.published and ce.published:
-            known += 1
-            gap = psi.published.mean - ce.published.mean
-            clear = abs(gap) > 2 * math.hypot(psi.published.spread, ce.published.spread) / math.sqrt(
-                PAPER_TRIALS
-            )
-            paper_better += clear and gap < 0
-            paper_worse += clear and gap > 0
-    differences = [psi.mean - ce.mean for psi, ce in pairs]
-    return {
-        "pairs": len(pairs),
-        "clearly_better": better,
-        "no_clear_difference": len(pairs) - better - worse,
-        "clearly_worse": worse,
-        "median_difference": _rounded(np.median(differences)) if differences else None,
-        "within_1_point": sum(abs(d) <= 1 for d in differences),
-        "published": {
-            "pairs": known,
-            "clearly_better": paper_better,
-            "no_clear_difference": known - paper_better - paper_worse,
-            "clearly_worse": paper_worse,
-        },
     }
 
 

@@ -348,21 +348,21 @@ def _text(runs: Sequence[Run], summary: Mapping[str, Any], left_out: str) -> str
         text += [f"## {title}", "", *markdown_table(header, rows), ""]
     for measure, title in MEASURES.items():
         each = {method: summary[measure]["all"][method]["each"] for method in LABELLED}
-        header = ["data set, model", "test rows", "raw", "psi", *(f"{n} labels" for n in config["labels"])]
+        header = ["data set, model", "test rows", "raw", *(f"{n} labels" for n in config["labels"])]
         header += [f"{name} crosses at" for name in LABELLED.values()]
         rows = []
         for run in runs:
             of, sizes = run.result["measures"][measure], run.result["labels"]
             name = f"{_dataset(run)}, {_model(run)}"
-            cells = [f"{x:.2f}" if measure == "ece" else f"{x:.3f}" for x in of["ts_nll"]["mean"]]
-            free = [
-                f"{of[m]['mean'][0]:.2f}" if measure == "ece" else f"{of[m]['mean'][0]:.3f}"
-                for m in ("raw", "psi")
-            ]
+            digits = 2 if measure == "ece" else 3
+            # Psi on the rows that are left at each n: that is what the crossing compares with.
+            pairs = zip(of["ts_nll"]["mean"], of["psi"]["mean"], strict=True)
+            cells = [f"{fitted:.{digits}f} / {psi:.{digits}f}" for fitted, psi in pairs]
+            raw = f"{of['raw']['mean'][0]:.{digits}f}"
             cells += ["–"] * (len(config["labels"]) - len(sizes))
-            rows.append((name, run.result["n_test"], *free, *cells, *(_n(each[m][name]) for m in LABELLED)))
+            rows.append((name, run.result["n_test"], raw, *cells, *(_n(each[m][name]) for m in LABELLED)))
         text += [
-            f"## Each data set: {title} of the temperature by the NLL",
+            f"## Each data set: {title} of the temperature by the NLL / of psi, on the rows left",
             "",
             *markdown_table(header, rows),
             "",

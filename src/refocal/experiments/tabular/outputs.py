@@ -18,8 +18,14 @@ from refocal.experiments.files import (
     write_outputs,
 )
 from refocal.experiments.sweeps import Run, origin_text, read_runs
+from refocal.experiments.tabular.claims import claims, temperature_against_psi
 from refocal.experiments.tabular.explained import explanation, is_default
-from refocal.experiments.tabular.judgement import PAPER_TRIALS, claims, judgement, temperature_against_psi
+from refocal.experiments.tabular.judgement import (
+    PAPER_TRIALS,
+    bins_groups,
+    judgement,
+    nearer,
+)
 from refocal.experiments.tabular.study import BINNED, BINS, MODELS, check_bins
 from refocal.experiments.tabular.tables import (
     TITLES,
@@ -63,6 +69,7 @@ def write_report(
 
     summary: dict[str, Any] = {
         "judgement": {n: judgement(tables("ece", n), tables("error", n), judged) for n in bins},
+        "nearer": {},
         "claims": {n: claims(tables("ece", n), judged) for n in bins},
         "temperature_against_psi": temperature_against_psi(
             tables("nll", bins[0]), tables("nll", bins[0], extra=True), judged
@@ -73,6 +80,11 @@ def write_report(
         "partial": partial,
         "made": made.splitlines(),
     }
+    if len(bins) > 1:
+        of_first, of_second = (summary["judgement"][n] for n in bins[:2])
+        here = of_first["data_sets"]
+        groups = {"all": here, **bins_groups(here)}
+        summary["nearer"] = {f"{bins[0]} than {bins[1]}": nearer(of_first, of_second, groups)}
     files: dict[str, bytes] = {}
     cells: list[Sequence[Any]] = []
     other = sorted({d for (d, _), entry in gathered.items() if ("ece", bins[0]) not in entry["metrics"]})
@@ -167,6 +179,7 @@ def _in_words(summary: Mapping[str, Any], gathered: Mapping[tuple[str, str], Map
         "Clear verdicts: whether psi lowers the ECE, where the published difference is above two combined "
         "brackets.\n",
         "\n".join(markdown_table(*_short(summary["judgement"]))) + "\n",
+        *_nearer(summary["nearer"]),
     ]
     for n, found in summary["judgement"].items():
         groups = found["ece_by_model"] | found["ece_by_group"]
@@ -184,7 +197,10 @@ def _in_words(summary: Mapping[str, Any], gathered: Mapping[tuple[str, str], Map
             (
                 *(f"{c['dataset']}, {c['model']}", c["metric"], c["method"], f"{c['mean']:.2f}"),
                 *(f"{c['published']:.2f}", "" if c["z"] is None else f"{c['z']:.1f}"),
-                explanation(c["dataset"], c["metric"], c["z"], default=default[c["dataset"], c["model"]]),
+                explanation(
+                    *(c["dataset"], c["model"], c["metric"], c["z"]),
+                    default=default[c["dataset"], c["model"]],
+                ),
             )
             for c in found[name]
         ]
@@ -193,6 +209,13 @@ def _in_words(summary: Mapping[str, Any], gathered: Mapping[tuple[str, str], Map
     if told := [*_claims(summary["claims"]), *_temperature(summary["temperature_against_psi"])]:
         text.append("### What the tables show\n\n" + "\n".join(told) + "\n")
     return text
+
+
+def _nearer(found: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Iterator[str]:
+    for name, groups in found.items():
+        told = "; ".join(f"{group}: {of['nearer']} of {of['tables']}" for group, of in groups.items())
+        if groups["all"]["tables"]:
+            yield f"Tables (a data set and a model) whose rms z is smaller with {name} bins: {told}.\n"
 
 
 def _counted(of: Mapping[str, Any]) -> tuple[str, ...]:
@@ -218,11 +241,14 @@ def _short(judgement: Mapping[Any, Mapping[str, Any]]) -> tuple[list[str], list[
         ("clear_verdicts", "agree", "clear verdicts on psi"),
         ("clear_verdicts", "psi_always_helps_would_agree", "... that 'psi always helps' would meet"),
         ("signs", "agree", "all signs of psi"),
+        ("signs", "psi_always_helps_would_agree", "... that 'psi always helps' would meet"),
+        ("boldface", "agree", "boldface as published"),
+        ("boldface", "ce_and_psi_bold_would_agree", "... that 'CE and psi bold' would meet"),
     ):
-        rows.append((title, *(f"{of[name][part]} of {of[name]['pairs']}" for of in judgement.values())))
-    bold = (f"{of['boldface']['agree']} of {of['boldface']['cells']}" for of in judgement.values())
+        whole = "cells" if name == "boldface" else "pairs"
+        rows.append((title, *(f"{of[name][part]} of {of[name][whole]}" for of in judgement.values())))
     far = (str(sum(c["metric"] == "ece" for c in of["far"])) for of in judgement.values())
-    rows += [("boldface as published", *bold), ("ECE cells off by more than 1 point", *far)]
+    rows.append(("ECE cells off by more than 1 point", *far))
     return ["", *(f"{n} bins" for n in judgement)], rows
 
 

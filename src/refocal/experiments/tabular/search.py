@@ -7,16 +7,27 @@ from the published one, is a row of ``search.csv``.
 from __future__ import annotations
 
 import functools
+import json
 import os
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from refocal.experiments.files import csv_bytes, write_outputs
+from refocal.experiments.files import csv_bytes, json_bytes, write_outputs
 from refocal.experiments.sweeps import Run, Workers, carry_out, origin_text, read_runs, run_key
-from refocal.experiments.tabular.judgement import judge, verdicts
-from refocal.experiments.tabular.searched import Config, Found, search_text
+from refocal.experiments.tabular.judgement import judge
+from refocal.experiments.tabular.log import (
+    EARLIER,
+    HEADER,
+    SEARCH,
+    STUDY,
+    Config,
+    found_in,
+    log_rows,
+    read_log,
+)
+from refocal.experiments.tabular.searched import search_text
 from refocal.experiments.tabular.study import (
     MODELS,
     SCANNED,
@@ -38,12 +49,68 @@ FRACTIONS = (0.5, 0.6, 0.7, 0.8, 0.9)
 DECAYS = (0.0, 1e-4, 5e-4, 1e-3)
 FOLDER = "search"
 """Of the runs, in the folder of the study, whose own runs they must not mix with."""
+LOG, ABOUT = "search.csv", "search.json"
+"""Every cell, and where its runs come from and which were left out."""
 FILE = ("sha256", "task", *MARKS)
-"""What of a config says which rows a run is of."""
-HEADER = (
-    *("dataset", "task", "model", "train_fraction", "weight_decay", "scaling", "trials", "n_bins"),
-    *("metric", "method", "mean", "published", "difference", "z", "strict"),
+"""What of a config says which rows and classes a run is of."""
+
+
+class Part(NamedTuple):
+    """Data sets that are trained with each of some fractions and weight decays."""
+
+    datasets: tuple[str, ...]
+    fractions: tuple[float, ...] = (0.5,)
+    decays: tuple[float, ...] = (0.0,)
+    scaling: str = "standard"
+    trials: int = 5
+    models: tuple[str, ...] = MODELS
+    task: str = "paper"
+
+
+PLAN = (
+    Part(DATASETS, FRACTIONS, DECAYS),
+    # The weight decay of the text, on more data sets.
+    Part(("image", "japanese-vowels", "letter", "pendigits", "satimage", "waveform"), decays=DECAYS[-1:]),
+    # The scaling by the training part, where `DATASETS` do not have it.
+    Part(
+        (
+            *("adult", "artificial-characters", "basehock", "coil20", "image", "isolet", "japanese-vowels"),
+            *("letter", "magic", "mushroom", "pendigits", "satimage", "usps", "waveform"),
+        ),
+        trials=10,
+    ),
+    # Data sets that did not fit: smaller parts for training, other scalings.
+    Part(("coil20", "isolet", "waveform"), (0.2, 0.3, 0.4)),
+    Part(("mushroom",), (0.2, 0.3), task="original"),
+    Part(("basehock", "usps"), (0.3,), models=("linear",)),
+    Part(("coil20", "isolet", "waveform"), scaling="minmax"),
+    Part(("coil20", "isolet", "usps", "waveform"), scaling="none"),
+    *(Part(("mushroom",), scaling=scaling, task="original") for scaling in ("minmax", "none")),
+    *(Part(("basehock",), scaling=scaling, models=("linear",)) for scaling in ("minmax", "none")),
 )
+"""The search whose log is stored, where most of it for waveform is of another class."""
+
+
+def plan(*, models: Sequence[str] = MODELS, trials: int | None = None, **options: Any) -> list[Experiment]:
+    """Return the experiments of `PLAN`.
+
+    Args:
+        models: Only these.
+        trials: Instead of those of the plan.
+        **options: As for `experiments_of`, for all of them.
+    """
+    return [
+        experiment
+        for part in PLAN
+        for experiment in grid(
+            part.datasets,
+            fractions=part.fractions,
+            decays=part.decays,
+            models=[model for model in part.models if model in models],
+            trials=part.trials if trials is None else trials,
+            **options | {"scaling": part.scaling, "task": part.task},
+        )
+    ]
 
 
 def grid(
@@ -101,8 +168,8 @@ def run(
 def report(out: str | os.PathLike[str], keys: Sequence[str] = ()) -> list[Path]:
     """Write the log and the summary of the searches of a folder, and scan the bins of the study itself.
 
-    All runs of a report are trained and measured alike, but for what is searched; ``search.md`` names those
-    that are not.
+    Where the runs of a search are not kept, its rows are those of the log that is there. All runs of a report
+    are trained and measured alike, but for what is searched; ``search.md`` names those that are not.
 
     Args:
         out: The folder of the study.
@@ -111,7 +178,25 @@ def report(out: str | os.PathLike[str], keys: Sequence[str] = ()) -> list[Path]:
     Raises:
         FileNotFoundError: If there is no run of a search that can be judged.
     """
-    every = read_runs(Path(out) / FOLDER)
+    rows, alike, told = _searched(out, keys)
+    scan, of_study = _alike(_study_runs(out), keys, like=alike)
+    study = _rows(STUDY, scan) or [row for row in rows if row[0] == STUDY]
+    rows = [row for row in rows if row[0] == SEARCH]
+    told = told | {"left_out": [*told["left_out"], *(f"{others} of the study" for others in of_study)]}
+    grid = [(fraction, decay) for fraction in FRACTIONS for decay in DECAYS]
+    text = search_text(found_in(rows), found_in(study), grid, told["made"], told["left_out"])
+    files = {LOG: csv_bytes(HEADER, [*rows, *study]), "search.md": text.encode(), ABOUT: json_bytes(told)}
+    return write_outputs(out, files)
+
+
+def _searched(
+    out: str | os.PathLike[str], keys: Sequence[str]
+) -> tuple[list[list[str]], list[Run], dict[str, Any]]:
+    """Return the rows of a search, its runs, if they are kept, and what is said of them."""
+    folder = Path(out)
+    if not (folder / FOLDER).exists() and (folder / LOG).exists():
+        return read_log(folder / LOG), [], json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+    every = read_runs(folder / FOLDER)
     if not every:
         raise FileNotFoundError(f"no run of a search is finished in {out}")
     runs = [run for run in every if not run.result["partial"]]
@@ -121,15 +206,9 @@ def report(out: str | os.PathLike[str], keys: Sequence[str] = ()) -> list[Path]:
             f"no run of a search can be judged: incomplete copies of {', '.join(partial)}"
         )
     alike, others = _alike(runs, keys)
-    scan, of_study = _alike(_study_runs(out), keys, like=alike)
-    left_out = [f"{told} of the search" for told in others] + [f"{told} of the study" for told in of_study]
+    left_out = [f"{told} of the search" for told in others]
     left_out += [f"incomplete copies of {', '.join(partial)}"] if partial else []
-    found = [one for some in _by_config(alike) for one in judged(some)]
-    bins = [one for some in _by_config(scan) for one in judged(some)]
-    grid = [(fraction, decay) for fraction in FRACTIONS for decay in DECAYS]
-    text = search_text(found, bins, grid, origin_text(alike), left_out)
-    log = csv_bytes(HEADER, [*_csv(found), *_csv(bins)])
-    return write_outputs(out, {"search.csv": log, "search.md": text.encode()})
+    return _rows(SEARCH, alike), alike, {"made": origin_text(alike), "left_out": left_out}
 
 
 def _study_runs(out: str | os.PathLike[str]) -> list[Run]:
@@ -159,7 +238,7 @@ def _alike(runs: Sequence[Run], keys: Sequence[str], like: Sequence[Run] = ()) -
         chosen = _setting((kept or like)[0])
         names = {n for run in others for n, value in _setting(run).items() if value != chosen.get(n)}
         told.append(f"{_runs(others)} with different {', '.join(sorted(names))}")
-    files = {_data(run): _file(run) for run in like}
+    files: dict[tuple[str, str], tuple[Any, ...]] = {_data(run): _file(run) for run in like}
     groups: dict[tuple[str, str], list[Run]] = {}
     for run in kept:
         groups.setdefault(_data(run), []).append(run)
@@ -172,7 +251,14 @@ def _alike(runs: Sequence[Run], keys: Sequence[str], like: Sequence[Run] = ()) -
 
 
 def _data(run: Run) -> tuple[str, str]:
-    return run.config["dataset"], run.config["task"]
+    return run.config["dataset"], _version(run)
+
+
+def _version(run: Run) -> str:
+    """Return the task of a run, or that it is of a version that the paper's row was taken for before."""
+    of = Experiment.from_config(run.config)
+    now = of.config()
+    return of.task if all(run.config.get(mark) == now.get(mark) for mark in MARKS) else EARLIER
 
 
 def _runs(runs: Sequence[Run]) -> str:
@@ -200,7 +286,7 @@ def _trained(run: Run) -> dict[str, Any]:
 
 
 def _file(run: Run) -> tuple[Any, ...]:
-    return tuple(run.config.get(name) for name in FILE)
+    return run.config.get("sha256"), _version(run)
 
 
 def _by_config(runs: Iterable[Run]) -> list[list[Run]]:
@@ -212,33 +298,19 @@ def _by_config(runs: Iterable[Run]) -> list[list[Run]]:
 
 def _config(run: Run) -> Config:
     of = Experiment.from_config(run.config)
-    return Config(of.train_fraction or 0.0, of.recipe.weight_decay, of.scaling, of.task)
+    return Config(of.train_fraction or 0.0, of.recipe.weight_decay, of.scaling, _version(run))
 
 
-def judged(runs: Sequence[Run]) -> list[Found]:
-    """Return the cells of one configuration for every number of bins, and those of the errors."""
-    gathered = gather(runs)
-    datasets = list(dict.fromkeys(dataset for dataset, _ in gathered))
-    trials = {key: entry["made"][0] for key, entry in gathered.items()}
+def _rows(name: str, runs: Sequence[Run]) -> list[list[str]]:
+    """Return the rows of the log of some runs: every number of bins, and errors, by configuration."""
     result = []
-    for n_bins in (*SCANNED, None):
-        metric = "error" if n_bins is None else "ece"
-        tables = [table_of(gathered, model, metric, n_bins=n_bins or 0, bold=False) for model in MODELS]
-        cells = [cell for table in tables for cell in judge(table, datasets)]
-        signs = [] if n_bins is None else [v for table in tables for v in verdicts(table, datasets)]
-        result.append(Found(_config(runs[0]), n_bins, trials, cells, signs))
+    for some in _by_config(runs):
+        gathered = gather(some)
+        datasets = list(dict.fromkeys(dataset for dataset, _ in gathered))
+        trials = {key: entry["made"][0] for key, entry in gathered.items()}
+        for n_bins in (*SCANNED, None):
+            metric = "error" if n_bins is None else "ece"
+            tables = [table_of(gathered, model, metric, n_bins=n_bins or 0, bold=False) for model in MODELS]
+            cells = [cell for table in tables for cell in judge(table, datasets)]
+            result += log_rows(name, _config(some[0]), n_bins, cells, trials)
     return result
-
-
-def _csv(found: Iterable[Found]) -> list[tuple[Any, ...]]:
-    return [
-        (
-            *(cell.dataset, f.config.task, cell.model, f.config.train_fraction or "given"),
-            *(f.config.weight_decay, f.config.scaling, f.trials[cell.dataset, cell.model], f.n_bins or ""),
-            *(cell.metric, cell.method, round(cell.mean, 4), cell.published),
-            *(round(cell.difference, 4), round(cell.z, 3)),
-            int(cell.strict),
-        )
-        for f in found
-        for cell in f.cells
-    ]

@@ -4,36 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from refocal.experiments.files import markdown_table
-from refocal.experiments.tabular.judgement import BINS_FOUND, Judged, Verdict, counts
+from refocal.experiments.tabular.judgement import Verdict, bins_groups
+from refocal.experiments.tabular.log import EARLIER, Config, Found, Logged
 from refocal.experiments.tabular.study import MODELS, SCANNED
-
-
-class Config(NamedTuple):
-    """What is searched beside the number of bins."""
-
-    train_fraction: float
-    """0: the split that the data come with."""
-    weight_decay: float
-    scaling: str
-    task: str = "paper"
-    """Or "original": all rows of a file, where the paper's version leaves some out."""
-
-
-class Found(NamedTuple):
-    """The cells of one configuration, of one number of bins (None: errors)."""
-
-    config: Config
-    n_bins: int | None
-    trials: dict[tuple[str, str], int]
-    """Of each data set and model."""
-    cells: list[Judged]
-    verdicts: list[Verdict]
-
 
 PROTOCOL = Config(0.5, 0.0, "whole")
 CLEAN = PROTOCOL._replace(scaling="standard")
@@ -68,7 +46,7 @@ def search_text(
         "Points: mean absolute difference. Clear verdicts: whether psi helps, where the paper is clear about "
         f"it. `search.csv` has every cell of every configuration, with {SCANNED[0]} to {SCANNED[-1]} bins. "
         'Features have mean 0 and variance 1 by the training part ("standard") or by all rows ("whole"). '
-        f"{made}",
+        f'Task "{EARLIER}": a version of before, not compared with the present one. {made}',
         "",
         *(line for told in left_out for line in (f"Left out: {told}.", "")),
     ]
@@ -79,7 +57,7 @@ def search_text(
         if not whole:
             continue
         trials = sorted(
-            {n for f in found if f.config in configs for (d, _), n in f.trials.items() if d in whole}
+            {cell.trials for f in found if f.config in configs for cell in f.cells if cell.dataset in whole}
         )
         text += [
             f"## Split and weight decay, scaling {around.scaling}",
@@ -102,8 +80,8 @@ def search_text(
         here = list(dict.fromkeys(cell.dataset for f in scan for cell in f.cells))
         parts = {
             "Number of bins, all data sets of the study": here,
-            "Number of bins, data sets that the 15 was not found by": [
-                d for d in here if d not in BINS_FOUND
+            "Number of bins, data sets that the 15 was not found by": bins_groups(here)[
+                "bins confirmed on it"
             ],
         }
         for title, sets in parts.items():
@@ -133,7 +111,7 @@ def _grid_table(found: Mapping[Config, Mapping[int | None, Found]]) -> list[str]
     return markdown_table(header, rows)
 
 
-Cells = dict[tuple[str, str], dict[Config, dict[int | None, list[Judged]]]]
+Cells = dict[tuple[str, str], dict[Config, dict[int | None, list[Logged]]]]
 
 
 def _by_data_set(found: Sequence[Found]) -> Cells:
@@ -143,7 +121,7 @@ def _by_data_set(found: Sequence[Found]) -> Cells:
     """
     result: Cells = {}
     for f in found:
-        cells: dict[tuple[str, str], list[Judged]] = {}
+        cells: dict[tuple[str, str], list[Logged]] = {}
         for cell in f.cells:
             cells.setdefault((cell.dataset, cell.model), []).append(cell)
         for key, some in cells.items():
@@ -174,10 +152,10 @@ def _text_table(found: Sequence[Found], around: Config) -> list[str]:
     """Compare the weight decay of the text with none, on all data sets that were trained with it."""
     both = []
     for config in (around, around._replace(weight_decay=TEXT_DECAY)):
-        of: dict[tuple[Any, ...], tuple[Judged, list[Verdict]]] = {}
+        of: dict[tuple[Any, ...], tuple[Logged, list[Verdict]]] = {}
         for f in (f for f in found if f.config == config and f.n_bins is not None):
             for cell in f.cells:
-                signs = [v for v in f.verdicts if (v.dataset, v.model, v.method) == cell[:2] + cell[3:4]]
+                signs = [v for v in f.verdicts if (v.dataset, v.model, v.method) == cell[:3]]
                 of[f.n_bins, cell.dataset, cell.model, cell.method] = (cell, signs)
         both.append(of)
     shared = both[0].keys() & both[1].keys()
@@ -188,7 +166,7 @@ def _text_table(found: Sequence[Found], around: Config) -> list[str]:
         for n in (10, 15):
             picked = [value for key, value in one.items() if key in shared and key[0] == n]
             cells, signs = [cell for cell, _ in picked], [v for _, some in picked for v in some]
-            whole = Found(around, n, {}, cells, signs)
+            whole = Found(around, n, cells, signs)
             rows.append((f"{decay:g}", n, *_told(whole), _clear(whole)))
     names = sorted({key[1] for key in shared})
     header = ["weight decay", "bins", "strict", "mean z", "rms z", "points", "clear verdicts"]
@@ -216,8 +194,7 @@ def _best_table(of: Cells) -> list[str]:
             for c in (PROTOCOL, nearest)
         ]
         name = f"{nearest.train_fraction or 'given'}, {nearest.weight_decay:g}, {nearest.scaling}"
-        if nearest.task != PROTOCOL.task:
-            name += ", all rows"
+        name += {PROTOCOL.task: "", EARLIER: ", earlier version"}.get(nearest.task, ", all rows")
         rows.append((dataset, model, len(by_config), told[0], name, told[1]))
     header = [
         *("data set", "model", "configurations", "protocol: strict, rms z of ECE, of errors"),
@@ -249,16 +226,19 @@ def _bins_table(found: Sequence[Found]) -> list[str]:
 
 
 def _told(found: Found) -> tuple[str, str, str, str]:
-    number = counts(found.cells)
-    points = np.mean([abs(cell.difference) for cell in found.cells]) if found.cells else np.nan
-    return _fraction(found.cells), f"{number['z_mean']}", f"{number['z_rms']}", f"{points:.3f}"
+    if not found.cells:
+        return _fraction([]), "-", "-", "-"
+    z = np.array([cell.z for cell in found.cells if math.isfinite(cell.z)])
+    mean, rms = (f"{round(float(number), 3)}" for number in (z.mean(), np.sqrt((z**2).mean())))
+    points = np.mean([abs(cell.difference) for cell in found.cells])
+    return _fraction(found.cells), mean, rms, f"{points:.3f}"
 
 
-def _fraction(cells: Sequence[Judged]) -> str:
+def _fraction(cells: Sequence[Logged]) -> str:
     return f"{sum(cell.strict for cell in cells)} of {len(cells)}"
 
 
-def _rms(cells: Sequence[Judged]) -> float:
+def _rms(cells: Sequence[Logged]) -> float:
     return float(np.sqrt(np.mean([cell.z**2 for cell in cells]))) if cells else float("nan")
 
 
