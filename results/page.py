@@ -1,10 +1,11 @@
-"""Bring the counts of results/README.md to those of the stored summaries.
+"""Bring the counts of results/README.md to those of the stored summaries, and write images/claims.md.
 
     python results/page.py
 
 Each count of the page stands between two comments, and the first says where it comes from: a file, the place
 in it, and how it is said: ``agreed of verdicts`` is two entries, ``.2f`` a format, ``-`` the value as it is.
-The table of the image runs is written as a whole, from `COLUMNS` and `CLAIMS`.
+In a place, ``value=4500`` is the one entry of a list that has this value. The tables of the image runs are
+written as a whole, from `COLUMNS` and `CLAIMS`: the page has three groups, images/claims.md all of them.
 """
 
 from __future__ import annotations
@@ -33,11 +34,22 @@ def said(file: str, place: str, form: str) -> str:
     else:
         value = json.loads((FOLDER / file).read_text(encoding="utf-8"))
         for name in place.split("/"):
-            value = value[int(name) if isinstance(value, list) else name]
+            value = _entry(value, name) if isinstance(value, list) else value[name]
     if " of " in form:
         some, every = form.split(" of ")
         return f"{value[some]} of {value[every]}"
     return format(value, "" if form == "-" else form)
+
+
+def _entry(values: list[Any], name: str) -> Any:
+    """Return the entry with this number, or the one entry with such values."""
+    if "=" not in name:
+        return values[int(name)]
+    wanted = dict(part.split("=") for part in name.split(","))
+    found = [one for one in values if all(str(one[key]) == value for key, value in wanted.items())]
+    if len(found) != 1:
+        raise KeyError(f"{len(found)} entries have {name}")
+    return found[0]
 
 
 def more_bins(which: str) -> float:
@@ -49,8 +61,8 @@ def more_bins(which: str) -> float:
 
 def changes() -> int:
     """Return how many counts of directions are others with some number of bins from 8 to 25 than with 10."""
-    groups = json.loads((FOLDER / "images" / "summary.json").read_text(encoding="utf-8"))["groups"]
-    return sum(len(group["directions_that_change_with_the_bins"]) for group in groups.values())
+    groups = image_summary()["groups"].values()
+    return sum(len(group["directions_that_change_with_the_bins"]) for group in groups)
 
 
 RULES: dict[str, Callable[..., Any]] = {"15 bins": more_bins, "changes": changes}
@@ -68,7 +80,10 @@ COLUMNS = {
     "ResNet-44": "cifar10-s-resnet44-200-validation-0.0-precision-bfloat16",
     "ResNet-44, conv.": "cifar10-s-resnet44-200-validation-0.0-precision-bfloat16-shortcuts-convolution",
 }
-"""The groups of image runs that the page compares with Sec. 5, by their titles there."""
+"""The groups of image runs that are compared with Sec. 5, by their titles."""
+
+SHORT = ("all", "drawn", "ResNet-20")
+"""Those that the page itself has: the most trials, and another depth."""
 
 CLAIMS = (
     ("Psi alone worsens Standard (the paper: on CIFAR10, not on SVHN)", "Standard: Psi is better than raw"),
@@ -107,31 +122,69 @@ CLAIMS = (
 )
 """What the paper says, and the count of the summary that speaks to it."""
 
+ERRORS = (
+    ("errors of the appendix: means within 1 point", "within_1_point", "published"),
+    ("the same, strictly: z at most 3, from two trials on", "strict", "with_a_z"),
+)
+"""What is counted of the errors: a title, and two entries of the summary."""
+
 OTHERWISE = ("Standard: Psi is better than raw", "Standard: most test images are in underconfident bins")
 """Counts of what the paper denies for CIFAR10: the other trials are those that agree with it."""
 
 
-def image_rows(summary: dict[str, Any]) -> Iterator[str]:
-    """Give the table of the image runs; what does not show every time is bold."""
+def short_rows(summary: dict[str, Any]) -> Iterator[str]:
+    """Give the table of the page: three groups, by the ECE and by the NLL."""
+    groups = [summary["groups"][COLUMNS[title]] for title in SHORT]
+    yield f"| claim | {' | '.join(f'{title} | by NLL' for title in SHORT)} |"
+    yield "|---" * (2 * len(SHORT) + 1) + "|"
+    for text, some, every in ERRORS:
+        cells = (f"{_count(group['errors'][some], group['errors'][every])} | " for group in groups)
+        yield f"| {text} | {' | '.join(cells)} |"
+    for text, finding in CLAIMS:
+        cells = (f"{_said(group, finding)} | {_said(group, finding, 'NLL') or ''}" for group in groups)
+        yield f"| {text} | {' | '.join(cells)} |"
+
+
+def all_rows(summary: dict[str, Any], metric: str) -> Iterator[str]:
+    """Give a table of all groups, by the "ECE" or by the "NLL"."""
     groups = [summary["groups"][name] for name in COLUMNS.values()]
     yield f"| claim | {' | '.join(COLUMNS)} |"
     yield "|---" * (len(COLUMNS) + 1) + "|"
-    for text, some, every in (
-        ("errors of the appendix: means within 1 point", "within_1_point", "published"),
-        ("the same, strictly: z at most 3, from two trials on", "strict", "with_a_z"),
-    ):
-        cells = (_count(group["errors"][some], group["errors"][every]) for group in groups)
+    for text, some, every in ERRORS if metric == "ECE" else ():
+        cells = [_count(group["errors"][some], group["errors"][every]) for group in groups]
         yield f"| {text} | {' | '.join(cells)} |"
     for text, finding in CLAIMS:
-        cells = []
-        for group in groups:
-            count = group["counts"].get(finding, {"shows": 0, "trials": 0})
-            agree = count["trials"] - count["shows"] if finding in OTHERWISE else count["shows"]
-            cells.append(_count(agree, count["trials"]))
-        yield f"| {text} | {' | '.join(cells)} |"
-    ranks = (group["rank_correlation_of_ece_and_nll"] for group in groups)
-    cells = ("-" if rank is None else f"{rank:.2f}" for rank in ranks)
-    yield f"| NLL is highly correlated with ECE (here: Spearman) | {' | '.join(cells)} |"
+        found = [_said(group, finding, metric) for group in groups]
+        if any(found):
+            yield f"| {text.replace('ECE', metric)} | {' | '.join(cell or '-' for cell in found)} |"
+
+
+def claims_page(summary: dict[str, Any]) -> Iterator[str]:
+    """Give the page of all groups."""
+    yield from ["# The directions of Sec. 5, for all groups", ""]
+    yield "Written by `python results/page.py`. What the columns are is said on"
+    yield "[the first page](../README.md#images-sec-5). Rows about the course over gamma count trials, the"
+    yield "others pairs of trial and gamma > 0. Bold: not every time."
+    yield from ["", "## By the ECE", "", *all_rows(summary, "ECE"), ""]
+    yield from ["## By the NLL", "", *all_rows(summary, "NLL"), ""]
+    yield from ["## ECE and NLL", ""]
+    yield "Spearman's correlation over the scores of Standard, TS_FL and LS, raw and with Psi, of every trial"
+    yield "and gamma (the paper: highly correlated). Scores of one trial share their network, so they are not"
+    yield "independent."
+    yield from ["", f"| | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 1) + "|"]
+    ranks = [summary["groups"][name]["rank_correlation_of_ece_and_nll"] for name in COLUMNS.values()]
+    yield "| correlation | " + " | ".join(f"{rank['rho']:.2f}" for rank in ranks) + " |"
+    yield "| scores | " + " | ".join(str(rank["scores"]) for rank in ranks) + " |"
+
+
+def _said(group: dict[str, Any], finding: str, metric: str = "ECE") -> str:
+    """Return the count of a finding by a metric; nothing where it is not counted."""
+    counts = group["counts"] if metric == "ECE" else group["counts_by_nll"]
+    key = finding.replace("ECE", metric)
+    if key not in counts:
+        return ""
+    shows, trials = counts[key]["shows"], counts[key]["trials"]
+    return _count(trials - shows if finding in OTHERWISE else shows, trials)
 
 
 def _count(some: int, every: int) -> str:
@@ -142,13 +195,11 @@ def _count(some: int, every: int) -> str:
 
 def updated(text: str) -> str:
     """Return the page with every count as its source has it."""
-    summary = json.loads((FOLDER / "images" / "summary.json").read_text(encoding="utf-8"))
     begin, end = "<!-- image rows: begin -->\n", "<!-- image rows: end -->"
     if begin in text:
         before, rest = text.split(begin)
-        text = (
-            before + begin + "".join(f"{line}\n" for line in image_rows(summary)) + end + rest.split(end)[1]
-        )
+        rows = "".join(f"{line}\n" for line in short_rows(image_summary()))
+        text = before + begin + rows + end + rest.split(end)[1]
 
     def count(match: re.Match[str]) -> str:
         source = [match[name] for name in ("file", "place", "form")]
@@ -157,6 +208,14 @@ def updated(text: str) -> str:
     return COUNT.sub(count, text)
 
 
+def image_summary() -> dict[str, Any]:
+    """Return what the runs of images say of the paper."""
+    summary: dict[str, Any] = json.loads((FOLDER / "images" / "summary.json").read_text(encoding="utf-8"))
+    return summary
+
+
 if __name__ == "__main__":
     page = FOLDER / "README.md"
     page.write_text(updated(page.read_text(encoding="utf-8")), encoding="utf-8")
+    claims = "".join(f"{line}\n" for line in claims_page(image_summary()))
+    (FOLDER / "images" / "claims.md").write_text(claims, encoding="utf-8")

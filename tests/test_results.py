@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from sentences import NUMBERS, together
 
+import refocal
 from refocal.experiments.images.judge import published_errors
 from refocal.experiments.tabular.explained import TRIED
 
@@ -41,12 +42,14 @@ def test_counts_in_words_of_their_own():
         ece = judged[bins]["ece"]
         assert f">{ece['strict']} of {ece['cells']}<" in TEXT
     groups = json.loads((FOLDER / "images" / "summary.json").read_text())["groups"]
+    claims = (FOLDER / "images" / "claims.md").read_text(encoding="utf-8")
+    by_ece, by_nll = claims.split("## By the NLL")
     column = 1 + list(page.COLUMNS).index("held out")
     group = groups["cifar10-s-resnet8-200"]
 
-    def cell(start):
-        (line,) = (line for line in TEXT.splitlines() if line.startswith(f"| {start}"))
-        return line.split(" | ")[column].strip(" |*")
+    def cell(start, text=by_ece, at=column):
+        (line,) = (line for line in text.splitlines() if line.startswith(f"| {start}"))
+        return line.split(" | ")[at].strip(" |*")
 
     rows = [d for d in group["directions"] if d["finding"] == "TS_FL with Psi is better than Standard"]
     assert cell("TS_FL with Psi is better than") == (
@@ -55,15 +58,34 @@ def test_counts_in_words_of_their_own():
     within = sum(abs(cell["difference"]) <= 1 + 1e-9 for cell in group["errors"]["cells"])
     assert cell("errors of the appendix") == f"{within} of {len(group['errors']['cells'])}"
     with open(FOLDER / "images" / "measures.csv", newline="", encoding="utf-8") as file:
-        measured = [row for row in csv.DictReader(file) if row["group"] == "cifar10-s-resnet8-200"]
-    ece = {
-        (row["link"], row["gamma"], row["seed"]): float(row["ece"])
-        for row in measured
-        if row["paradigm"] == "standard" and float(row["gamma"]) > 0
-    }
-    pairs = {(gamma, seed) for _, gamma, seed in ece}
-    worse = sum(ece["psi", *pair] > ece["raw", *pair] for pair in pairs)
-    assert cell("Psi alone worsens Standard") == f"{worse} of {len(pairs)}"
+        measured = list(csv.DictReader(file))
+    for title, name in page.COLUMNS.items():
+        for metric, text in (("ece", by_ece), ("nll", by_nll)):
+            number = {
+                (row["link"], row["gamma"], row["seed"]): float(row[metric])
+                for row in measured
+                if (row["group"], row["paradigm"]) == (name, "standard") and float(row["gamma"]) > 0
+            }
+            pairs = {(gamma, seed) for _, gamma, seed in number}
+            worse = sum(number["psi", *pair] > number["raw", *pair] for pair in pairs)
+            said = f"{worse} of {len(pairs)}"
+            assert cell("Psi alone worsens Standard", text, 1 + list(page.COLUMNS).index(title)) == said
+            if title in page.SHORT:
+                at = 1 + 2 * page.SHORT.index(title) + (metric == "nll")
+                assert cell("Psi alone worsens Standard", TEXT, at) == said
+
+
+def test_the_page_of_all_groups_is_that_of_the_summary():
+    lines = page.claims_page(page.image_summary())
+    assert "".join(f"{line}\n" for line in lines) == (FOLDER / "images" / "claims.md").read_text()
+
+
+def test_an_entry_of_a_list_is_found_by_its_values():
+    some = [{"first": 8, "last": 20}, {"first": 20, "last": 44}]
+    assert page._entry(some, "first=20,last=44") is some[1]
+    assert page._entry(some, "0") is some[0]
+    with pytest.raises(KeyError, match="0 entries have first=8,last=44"):
+        page._entry(some, "first=8,last=44")
 
 
 ALL = "cifar10-s-resnet8-200-validation-0.0-precision-bfloat16"
@@ -93,7 +115,7 @@ def test_what_the_page_says_of_the_main_group():
     assert "is 3 of 3 at gamma 1 and 0 of 6 at gamma 2 and 3" in text
     cells = json.loads((FOLDER / "images" / "summary.json").read_text())["groups"][ALL]["errors"]["cells"]
     gaps = [cell["mean"] - cell["published"] for cell in cells]
-    assert f"**above in {sum(gap > 0 for gap in gaps)} of 8 settings**" in text
+    assert f"**Above in {sum(gap > 0 for gap in gaps)} of 8 settings**" in text
     assert f"by {np.mean(gaps):.2f} points in the mean" in text
     groups = json.loads((FOLDER / "images" / "summary.json").read_text())["groups"]
     public = groups[f"{ALL}-shortcuts-convolution-first_weights-outputs"]["errors"]["cells"]
@@ -106,6 +128,13 @@ def test_what_the_page_says_of_the_main_group():
     gaps = [cell["mean"] - cell["published"] for cell in drawn]
     above = sum(gap > 0 for gap in gaps)
     assert f'"drawn" is above in {above} of 8, by {np.mean(gaps):.2f} points in the mean (by its' in text
+    better = {
+        d["gamma"]: (d["shows"], d["trials"])
+        for d in groups[page.COLUMNS["drawn"]]["directions"]
+        if d["finding"] == "TS_FL with Psi is better than Standard"
+    }
+    assert better == {1: (5, 5), 2: (0, 5), 3: (0, 5)}  # "all at gamma 1"
+    assert "<!-- end -->**, all at gamma 1." in TEXT
     twenty = [cell["difference"] for cell in groups[MAIN[1]]["errors"]["cells"]]
     assert f"**ResNet-20 is above in 4 of 4, by {min(twenty):.2f} to {max(twenty):.2f};" in text
     assert len(twenty) == 4
@@ -115,6 +144,34 @@ def test_what_the_page_says_of_the_main_group():
     other = " and ".join(f"{cell['difference']:.2f}" for cell in others)
     said = f"ResNet-44 by {first:.2f} and {second:.2f}, with convolutions in its shortcuts, which the paper"
     assert f"{said} does not mention, by {other}.**" in text
+
+
+def test_the_best_gamma_of_other_resnet_8():
+    """That the depth row is said with: of every trial with all four gammas."""
+    best = {}
+    with open(FOLDER / "images" / "measures.csv", newline="", encoding="utf-8") as file:
+        rows = [r for r in csv.DictReader(file) if (r["paradigm"], r["link"]) == ("standard", "raw")]
+    for title in ("all", "drawn", "all, public", "all, float32", "held out"):
+        some = [row for row in rows if row["group"] == page.COLUMNS[title]]
+        for seed in {row["seed"] for row in some}:
+            curve = {row["gamma"]: float(row["ece"]) for row in some if row["seed"] == seed}
+            if len(curve) == 4:
+                best.setdefault(title, []).append(min(curve, key=curve.get))
+    plain = best.pop("all") + best.pop("drawn")
+    others = [gamma for some in best.values() for gamma in some]
+    assert (set(plain), set(others)) == ({"2"}, {"3"})
+    said = f"its best gamma is 2 in {len(plain)} of {len(plain)} trials"
+    said += f' of "all" and "drawn", and 3 in {len(others)} of {len(others)} of'
+    assert said in TEXT
+
+
+def test_psi_changes_no_prediction_of_any_run():
+    """Of the raw logits and of their Psi."""
+    for path in (FOLDER / "images/runs").glob("*.json"):
+        gamma = json.loads(path.read_text())["config"]["gamma"]
+        z = np.load(path.with_suffix(".npz"))["test_logits"].astype(np.float64)
+        assert (refocal.log_psi(z, gamma).argmax(1) == z.argmax(1)).all(), path
+    assert "Psi changed no prediction of any run" in " ".join(TEXT.split())
 
 
 def test_underconfident_bins_on_the_page_are_those_of_the_logits():
@@ -160,47 +217,59 @@ def told(number):
 def test_what_the_page_says_of_cifar_100():
     (line,) = (line for line in TEXT.splitlines() if line.startswith("| CIFAR-100 (the appendix)"))
     found = measured("cifar100-s-resnet8-200-validation-0.0-precision-bfloat16")
-    assert {key[2] for key in found} == {0, 2}
-    for name, title in (("standard", "Standard"), ("ls", "LS")):
-        errors = [100 * float(found[name, "raw", gamma]["error"]) for gamma in (0, 2)]
-        assert f" {errors[0]:.2f} and {errors[1]:.2f} % ({title})" in line
+    gammas = sorted({key[2] for key in found})
+    assert gammas == [0, 1, 2, 3]
     paper = published_errors("cifar100", "resnet8")
-    some = [paper[name, gamma][0] for name in ("standard", "ls") for gamma in (0, 2)]
-    assert f"the paper has {together(some)}." in line
-    ece = {key: told(row["ece"]) for key, row in found.items()}
-    assert f"(Standard {ece['standard', 'raw', 2]} against {ece['standard', 'raw', 0]}, " in line
-    assert f"{ece['ls', 'raw', 2]} against {ece['ls', 'raw', 0]}: elsewhere" in line
-    assert f"({ece['standard', 'raw', 2]} to {ece['standard', 'psi', 2]})" in line
-    change = f"{ece['ls', 'raw', 2]} to {ece['ls', 'psi', 2]}"
-    assert f"({change})" in line
-    advice = (ROOT / "docs" / "start" / "which-correction.md").read_text(encoding="utf-8")
-    assert f"(gamma 2, one run) Psi alone made that worse too, {change}." in advice
-    fair = {key: told(row["fair_ece"]) for key, row in found.items()}
-    assert f"than without and than Standard ({fair['ts_fl', 'psi', 2]})" in line
-    assert fair["ts_fl", "psi", 2] < min(fair["ts_fl", "raw", 2], fair["standard", "raw", 2])
-    assert f"with its temperature ({fair['ts_nll', 'raw', 0]})" in line
+    published = []
+    for name, title in (("standard", "Standard"), ("ls", "LS")):
+        errors = [f"{100 * float(found[name, 'raw', gamma]['error']):.2f}" for gamma in gammas]
+        assert f" {together(errors)} % ({title})" in line
+        published.append(together(f"{paper[name, gamma][0]:.2f}" for gamma in gammas))
+    assert f"the paper has {published[0]} %, and {published[1]} % |" in line
+    ece, fair, nll = (
+        {key: float(row[name]) for key, row in found.items()} for name in ("ece", "fair_ece", "nll")
+    )
+    for name, words in (("standard", "(Standard {} to {}, "), ("ls", "**LS too**, {} to {}: elsewhere")):
+        curve = [ece[name, "raw", gamma] for gamma in gammas]
+        assert curve == sorted(curve, reverse=True)
+        assert words.format(told(curve[0]), told(curve[-1])) in line
+        for number in (ece, nll):  # "worsens Standard in 3 of 3 and LS in 3 of 3"
+            assert all(number[name, "psi", gamma] > number[name, "raw", gamma] for gamma in (1, 2, 3))
+    assert "Psi worsens Standard in 3 of 3 and, **against what it does elsewhere, LS in 3 of 3**" in line
+    better = [
+        sum(number["ts_fl", "psi", gamma] < number["ts_fl", "raw", gamma] for gamma in (1, 2, 3))
+        for number in (fair, nll)
+    ]
+    assert f"After TS_FL it improves the ECE in {better[0]} of 3, the NLL in {better[1]} of 3" in line
+    advice = " ".join((ROOT / "docs" / "start" / "which-correction.md").read_text(encoding="utf-8").split())
+    change = f"{told(ece['ls', 'raw', 2])} to {told(ece['ls', 'psi', 2])}"
+    assert f"(one trial) Psi alone made that worse too, with gamma 1, 2 and 3 (gamma 2: {change})." in advice
 
 
 def test_what_the_page_says_of_svhn():
     (line,) = (line for line in TEXT.splitlines() if line.startswith("| SVHN: Psi helps"))
     found = measured("svhn-s-resnet8-715-validation-0.0-precision-bfloat16")
     gammas = sorted({key[2] for key in found})
-    assert f"Standard, gamma {together(gammas)}, **one trial**" in line
+    assert gammas == [0, 1, 2, 3]
     errors = [f"{100 * float(found['standard', 'raw', gamma]['error']):.2f}" for gamma in gammas]
     published = [f"{published_errors('svhn', 'resnet8')['standard', gamma][0]:.2f}" for gamma in gammas]
-    assert f"errors {together(errors)} %, the paper has {together(published)}." in line
+    assert f"errors {together(errors)} %, the paper has {together(published)} |" in line
+    worse = {
+        metric: [
+            gamma
+            for gamma in gammas[1:]
+            if float(found["standard", "psi", gamma][metric]) > float(found["standard", "raw", gamma][metric])
+        ]
+        for metric in ("ece", "nll")
+    }
+    assert worse == {"nll": [1, 2, 3], "ece": [1, 2]}
     ece = {key: told(row["ece"]) for key, row in found.items()}
-    raw = ", ".join(f"{ece['standard', 'raw', gamma]} (gamma {gamma})" for gamma in gammas)
-    worse = [gamma for gamma in gammas[1:] if ece["standard", "psi", gamma] > ece["standard", "raw", gamma]]
-    psi = together([f"{ece['standard', 'psi', gamma]} (gamma {gamma})" for gamma in worse])
-    assert f"raw ECE {raw}, and Psi worsens it to {psi}." in line
-    assert worse == [1, 2]
-    assert f"With gamma 3 it helps, to {ece['standard', 'psi', 3]}." in line
-    assert [gamma for gamma in gammas if ece["standard", "raw", gamma] < ece["standard", "raw", 0]] == [1, 2]
-    assert "Gamma 1 and 2 beat cross entropy, gamma 3 does not." in line
-    few = {key: told(row["ece"]) for key, row in measured("svhn-s-resnet8-50").items()}
-    assert f"({few['standard', 'raw', 2]} to {few['standard', 'psi', 2]}, gamma 2)" in line
-    assert f"cross entropy was better ({few['standard', 'raw', 0]})" in line
+    said = f"in 2 of 3 (gamma 3: {ece['standard', 'raw', 3]} to {ece['standard', 'psi', 3]})"
+    assert f"by the NLL Psi does harm in 3 of 3, by the ECE {said}" in line
+    raw = [ece["standard", "raw", gamma] for gamma in gammas]
+    assert f"The raw ECE is {together(raw)}: gamma 1 and 2 beat cross entropy" in line
+    assert [gamma for gamma in gammas if raw[gamma] < raw[0]] == [1, 2]
+    assert 715 * -(-5000 // 128) == pytest.approx(50 * -(-73257 // 128), rel=0.01)  # steps
 
 
 def test_the_difference_of_bins_is_that_of_the_table():
@@ -262,18 +331,21 @@ def test_what_was_not_run_is_said():
     # What the page says of each trend is what was run.
     for trend in summary["trends"].values():
         gammas = {value["value"]: [cell["gamma"] for cell in value["raw"]] for value in trend["values"]}
-        trials = {cell["trials"] for value in trend["values"] for cell in value["raw"]}
+        cells = {value["value"]: {cell["trials"] for cell in value["raw"]} for value in trend["values"]}
         if trend["what"] == "depth":
             assert gammas == {8: [0, 1, 2, 3], 20: [0, 1, 2, 3], 44: [0, 2]}
-            assert trials == {1, 2, 3}
-            twenty = trend["values"][1]["raw"]
-            assert [cell["trials"] for cell in twenty] == [2, 2, 2, 2]
-            said = "ResNet-8 (three trials, gamma 0 to 3), -20 (**two**, gamma 0 to 3) and "
-            said += "-44 (**one**, gamma 0 and 2;"
+            assert cells == {8: {3}, 20: {2}, 44: {1}}
+            said = "ResNet-8 (three trials, gamma 0 to 3), -20 (**two**, gamma 0 to 3), "
+            said += "-44 (**one**, gamma 0 and 2)"
         else:
-            assert gammas == {1200: [0, 1, 2, 3], 4500: [0, 1, 2, 3], 12000: [0, 1, 2, 3]}
-            assert trials == {1}
-            said = "12,000, 4,500 and 1,200 (gamma 0 to 3) of the 15,000 images"
+            more = [0, 1, 2, 3, 4, 5]
+            assert gammas == {1200: more, 4500: more, 12000: more[:4]}
+            assert cells == {1200: {2}, 4500: {2}, 12000: {1}}
+            (largest,) = (value for value in trend["values"] if value["value"] == 1200)
+            assert largest["best_is_largest"]
+            first, second = trend["values"][2]["raw"][1:3]
+            assert abs(first["ece"] - second["ece"]) < 0.001  # "gamma 1 is nearly as good as 2"
+            said = "12,000 (**one trial**, gamma 0 to 3), 4,500 and 1,200 (**two trials**, gamma 0 to 5)"
         assert said in TEXT
 
 

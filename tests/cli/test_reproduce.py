@@ -43,7 +43,7 @@ def test_images(tmp_path, capsys):
     data = tmp_path / "colours.npz"
     np.savez(data, X_train=x, y_train=y, X_test=x[:20], y_test=y[:20])
     argv = ["images", "--dataset", str(data), "--model", "resnet8", "--epochs", "1", "--trials", "1"]
-    argv += ["--gamma", "0", "--paradigm", "standard", "--device", "cpu", "--jobs", "1"]
+    argv += ["--gamma", "1", "--paradigm", "standard", "--device", "cpu", "--jobs", "1"]
     out = tmp_path / "images"
     expected = {"README.md", "advice.csv", "bins.csv", "measures.csv", "summary.json"}
     expected |= {f"reliability-colours-resnet8-1.{end}" for end in ("pdf", "png")}  # no box of one number

@@ -1,7 +1,9 @@
 """What docs/reproduce-images.md says of errors above the published ones, counted again from what is kept."""
 
 import importlib.util
+import itertools
 import json
+import re
 
 import numpy as np
 import pytest
@@ -199,7 +201,10 @@ def test_a_draw_for_each_trial():
     low, high = stats.ttest_1samp(own, 0).confidence_interval()
     lower, chance = np.mean(one) - np.mean(own), stats.ttest_ind(one, own, equal_var=False).pvalue
     assert f"with own draws lies between {low:.2f} and {high:.2f} (95 %). It is {lower:.2f} below" in TEXT
-    assert f"at the edge of chance (p = {chance:.2f}, Welch's test)" in TEXT
+    assert f"by the seeds of both (p = {chance:.2f}, Welch's test)" in TEXT
+    spread = np.std(own, ddof=1) * np.sqrt(1 + 1 / len(own))
+    one_more = 2 * stats.t.sf(lower / spread, len(own) - 1)
+    assert f"in {100 * one_more:.0f} of 100 cases (t test of a sixth draw)" in TEXT
     assert f"ResNet-8 is nearer, above by {np.mean(gaps):.2f} points (below" in TEXT
     assert f"(by its trials {low:.2f} to {high:.2f}, 95 %)" in (ROOT / "results/README.md").read_text()
     assert f"{NUMBERS[len(own)]} draws stand against one" in TEXT
@@ -216,6 +221,32 @@ def test_a_draw_for_each_trial():
     assert f"they are {theirs:.2f} points (root mean square of the eight), with own draws {ours:.2f}" in TEXT
     assert f"with the stored draw {fixed:.2f}." in TEXT
     assert abs(ours - theirs) < abs(fixed - theirs)
+
+
+def test_how_far_trials_agree_in_their_predictions():
+    predictions = {}
+    for path in (FOLDER / "runs").glob("*.json"):
+        config = json.loads(path.read_text(encoding="utf-8"))["config"]
+        if config["dataset"].startswith("cifar10") and config["epochs"] == 200:
+            rest = json.dumps({key: value for key, value in config.items() if key != "seed"}, sort_keys=True)
+            with np.load(path.with_suffix(".npz")) as arrays:
+                predictions.setdefault(rest, []).append(arrays["test_logits"].argmax(1))
+    agree = [
+        100 * np.mean(one == other)
+        for setting, some in predictions.items()
+        if "train_size" not in setting and '"cifar100' not in setting
+        for one, other in itertools.combinations(some, 2)
+    ]
+    assert len(agree) == 120
+    assert f"agree in {min(agree):.0f} to {max(agree):.0f} % of the stored predictions" in TEXT
+
+
+def test_keys_of_the_table_of_reruns_are_of_such_runs():
+    (key,) = re.findall(r"\| 1,200 images, gamma 3, mixed precision \((\w+)\)", TEXT)
+    config = json.loads((FOLDER / "runs" / f"{key}.json").read_text(encoding="utf-8"))["config"]
+    assert (config["train_size"], config["gamma"], config["precision"]) == (1200, 3, "bfloat16")
+    (key,) = re.findall(r"\| one of these, (\w+) \|", TEXT)
+    assert json.loads((FOLDER / "runs" / f"{key}.json").read_text(encoding="utf-8"))["config"]
 
 
 def test_features_at_the_start():

@@ -1,6 +1,7 @@
 """Numbers of the documents that stand for many runs, counted again from what is stored."""
 
 import csv
+import itertools
 import json
 import re
 from pathlib import Path
@@ -36,17 +37,20 @@ def test_how_often_each_correction_helped_image_networks():
     tenths = ("cifar10-s-resnet8-200", "cifar10-resnet8-200-validation-0.0-precision-bfloat16-train_part-0.1")
     with open(ROOT / "results" / "images" / "measures.csv", newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["group"].startswith(tenths)]
-    ece = {
-        (row["paradigm"], row["link"], row["group"], row["gamma"], row["seed"]): float(row["fair_ece"])
-        for row in rows
-        if "train_size" not in row["group"] and float(row["gamma"]) > 0
-    }
+    ece, nll = (
+        {
+            (row["paradigm"], row["link"], row["group"], row["gamma"], row["seed"]): float(row[metric])
+            for row in rows
+            if "train_size" not in row["group"] and float(row["gamma"]) > 0
+        }
+        for metric in ("fair_ece", "nll")
+    )
 
     def helped(paradigm, link, before):
         counts = []
-        for gamma in ("1", "2", "3"):
-            runs = [key[2:] for key in ece if key[:2] == (paradigm, link) and key[3] == gamma]
-            smaller = sum(ece[paradigm, link, *run] < ece[before, "raw", *run] for run in runs)
+        for gamma, number in itertools.product(("1", "2", "3"), (ece, nll)):
+            runs = [key[2:] for key in number if key[:2] == (paradigm, link) and key[3] == gamma]
+            smaller = sum(number[paradigm, link, *run] < number[before, "raw", *run] for run in runs)
             counts.append(f"{smaller} of {len(runs)}")
         return " | ".join(counts)
 

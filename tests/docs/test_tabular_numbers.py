@@ -81,6 +81,7 @@ def test_the_data_sets_that_nothing_was_chosen_by():
         f"nothing was chosen it is {strict(fifteen)} of 56 ({strict(fifteen) / 56:.1%})".replace("%", " %")
         in PAGE
     )
+    assert f"sets by which nothing was chosen it is {strict(fifteen)} of 56 ECEs, and the fourteen" in RESULTS
     said = f"none was chosen by it is {strict(fifteen)} of 56, without Fashion-MNIST {strict(three)} of 42"
     assert said in RESULTS
 
@@ -95,6 +96,7 @@ def test_bins_where_they_were_found_and_elsewhere():
     said = f"{strict(ten)} of 196 with 10 bins (mean z {mean_z(ten):.2f}, rms {rms(ten):.2f}) and "
     assert said + f"{strict(fifteen)} with 15 ({mean_z(fifteen):.2f}, {rms(fifteen):.2f})" in PAGE
     assert strict(ten) == strict(fifteen)
+    assert f"do not prefer 15 to 10 ({strict(ten)} of 196 with both)" in RESULTS
     said = f"on the other fourteen it is {strict(ten)} of 196 with both, so by this count they do "
     assert said + f"not confirm it (rms z {rms(ten):.2f} and {rms(fifteen):.2f};" in PROTOCOL
     counts = [strict(scan(bins, outside=FOUND)) for bins in range(10, 21)]

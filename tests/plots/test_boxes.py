@@ -67,7 +67,9 @@ def test_boxes_begin_with_5_numbers():
     (box,) = ax.patches
     assert box.get_path().get_extents().y1 == 4.0
     (points,) = ax.collections
-    assert set(points.get_offsets()[:, 0]) == {1.0}
+    places = points.get_offsets()[:, 0]
+    assert len(set(places)) == 4  # two of the numbers are equal, and both show
+    assert (places.mean(), places.min() > 0.75, places.max() < 1.25) == (pytest.approx(1.0), True, True)
     assert legend_of(ax) == ["raw"]  # once, although it is drawn in two ways
 
 
@@ -91,6 +93,15 @@ def test_boxes_start_at_0_unless_a_number_is_negative():
     assert plot_boxes({"raw": numbers}).get_ylim()[0] == 0
     low = plot_boxes({"raw": numbers, "psi": {0: [-0.1, 0.2]}}).get_ylim()[0]
     assert low <= -0.1
+
+
+def test_a_marker_at_the_top_is_not_cut():
+    """Numbers that lie close together, far above 0."""
+    ax = plot_boxes({"raw": {0: [0.99, 1.0]}}, published={"raw": {0: 1.001}}, legend=False)
+    ax.figure.canvas.draw()
+    radius = 6.0 / 2 * ax.figure.dpi / 72  # of a marker of 30 square points, a little more than half of it
+    (top,) = ax.transData.transform([(0, 1.001)])
+    assert top[1] + radius < ax.bbox.y1
 
 
 def test_published_numbers_are_marks_in_their_box():

@@ -34,11 +34,11 @@ def plot_boxes(
     """Draw numbers over trials, the series side by side in each group: boxes from 5 numbers on, else points.
 
     A box is the middle half with its median; whiskers reach to the last number within 1.5 box lengths,
-    what lies further is a point. Of fewer than 5 numbers every one is a point.
+    what lies further is a point. Of fewer than 5 numbers every one is a point, beside the others.
 
     Args:
         series: For each name, such as "raw", the numbers of every group, such as one gamma each. At most 7.
-        published: For some names and groups, a number from elsewhere to compare with: a black diamond.
+        published: For some names and groups, a number from elsewhere to compare with: an open diamond.
         ax: Where to draw; None for a new figure.
         xlabel: What the groups are.
         ylabel: What the numbers are.
@@ -83,21 +83,30 @@ def plot_boxes(
         if many:
             _draw_boxes(ax, i, [numbers[groups[j]] for j in many], places[many].tolist(), len(series), name)
         points = [
-            (places[j], value) for j, group in enumerate(groups) if j not in many for value in numbers[group]
+            (place, value)
+            for j, group in enumerate(groups)
+            if j not in many
+            for place, value in zip(
+                _beside(places[j], numbers[group], len(series)), numbers[group], strict=True
+            )
         ]
         if points:
             look: dict[str, Any] = {"marker": style.MARKERS[i], "color": style.METHOD_COLORS[i], "s": 18}
             ax.scatter(*zip(*points, strict=True), label=None if many else name, alpha=0.8, **look)
     if marks:
-        look = {"marker": "D", "s": 22, "color": "black", "edgecolors": "white", "zorder": 4}
+        look = {"marker": "D", "s": 30, "facecolors": "none", "edgecolors": "black", "zorder": 4}
         ax.scatter(*zip(*marks, strict=True), label="published", **look)
     ax.set_xticks(range(len(groups)), [str(group) for group in groups])
     ax.set_xlim(-0.5, len(groups) - 0.5)
     for edge in np.arange(len(groups) - 1) + 0.5:
         ax.axvline(edge, color="0.85", linewidth=0.8, zorder=0)
     low, high = ax.get_ylim()
-    least = min(0.0, *(min(numbers[group]) for numbers in series.values() for group in groups))
-    low = low if least < 0 or not from_zero else 0.0
+    drawn = [value for numbers in series.values() for group in groups for value in numbers[group]]
+    drawn += [value for _, value in marks]
+    if from_zero and min(drawn) >= 0:
+        low = 0.0
+        # Room for a whole marker, which the margin of numbers that lie close together is not.
+        high = max(high, max(drawn) + 0.06 * (max(drawn) - low))
     if legend:
         entries = len(series) + bool(marks)
         columns = min(4, entries)
@@ -131,3 +140,9 @@ def _draw_boxes(
 def _shift(i: int, n: int) -> float:
     """Return how far series i of n stands from the middle of its group."""
     return (i - (n - 1) / 2) * WIDTH / n
+
+
+def _beside(place: float, numbers: Sequence[float], n: int) -> list[float]:
+    """Return where to draw points of one of n series: around its place, so that equal ones do not hide."""
+    reach = 0.25 * WIDTH / n * min(1.0, 0.5 * (len(numbers) - 1))
+    return np.linspace(place - reach, place + reach, len(numbers)).tolist() if len(numbers) > 1 else [place]

@@ -72,10 +72,12 @@ def test_what_is_not_recorded_does_not_part_what_is_of_one_kind(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change", [{"torch": "2.14.0"}, {"threads": 2}, {"instructions": "AVX2"}, {"loss": "eager"}]
+    "change",
+    [{"torch": "2.14.0"}, {"threads": 2}, {"instructions": "AVX2"}, {"loss": "eager"}, {"model": "2"}],
 )
 def test_every_part_of_a_machine_keeps_runs_apart(tmp_path, change):
     one = CPU | {"processor": "Z80", "instructions": "none", "torch": "2.13.0", "loss": "kernel"}
+    one["model"] = "1"
     groups = group_runs(group_of_machines(tmp_path, [one], [one | change]))
     assert [len(some) for some in groups.values()] == [1, 1]
     ((name, value),) = change.items()
@@ -129,7 +131,7 @@ def test_a_run_that_went_on_with_a_record_is_of_the_one_kind_that_is_recorded(tm
     ((name, some),) = group_runs(runs).items()
     assert (name, len(some)) == ("mine-resnet8-4", 3)
     text = "\n".join(report_text(measure_group(name, some)))
-    assert "cpu with 1 thread (Z80, torch 2.13.0) (2 runs)" in text
+    assert "cpu with 1 thread (Z80, torch 2.13.0, loss not recorded) (2 runs)" in text
     assert "cpu with 1 thread (Z80, torch 2.13.0, loss by kernel) (2 runs)" in text
     assert "Source: commit abc (1 of 3 runs), abc then def (1 of 3 runs), def (1 of 3 runs). " in text
 
@@ -170,7 +172,7 @@ def test_a_long_name_still_is_the_name_of_a_file(tmp_path):
     names = list(group_runs(runs))
     assert len(set(names)) == 3
     assert max(map(len, names)) == LONGEST
-    assert write_report(tmp_path / "out", tmp_path / "report")
+    assert write_report(tmp_path / "out")
 
 
 def saturated_run(config):
@@ -186,4 +188,5 @@ def test_scores_that_are_all_zero_or_one_are_reported(tmp_path):
     sweep(configs, saturated_run, tmp_path, progress=False)
     assert write_report(tmp_path)
     (group,) = json.loads((tmp_path / "summary.json").read_text())["groups"].values()
-    assert group["rank_correlation_of_ece_and_nll"] is None
+    # Of LS with gamma 1, 2 and 3, raw and with Psi.
+    assert group["rank_correlation_of_ece_and_nll"] == {"rho": None, "scores": 6}

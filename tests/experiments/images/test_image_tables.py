@@ -3,6 +3,7 @@ import dataclasses
 import itertools
 import json
 import shlex
+import shutil
 import statistics
 from importlib.metadata import version
 
@@ -18,6 +19,7 @@ from refocal.experiments.images import experiments_of, judge
 from refocal.experiments.images.groups import group_runs
 from refocal.experiments.images.judge import (
     directions,
+    directions_by_nll,
     judge_errors,
     published_errors,
     summary_of,
@@ -134,14 +136,13 @@ def test_published_errors():
 
 @pytest.mark.slow
 def test_the_report(out, group, tmp_path):
-    before = {path.name for path in out.iterdir()}
-    files = write_report(out, tmp_path)
+    shutil.copytree(out, tmp_path, dirs_exist_ok=True)
+    files = write_report(tmp_path)
     names = ["README.md", "measures.csv", "advice.csv", "bins.csv"]
     names += [
         f"{kind}-cifar10-s-resnet8-60.{end}" for kind in ("reliability", "boxes") for end in ("png", "pdf")
     ]
     assert [path.name for path in files] == [*names, "summary.json"]
-    assert {path.name for path in out.iterdir()} == before  # nothing is written beside the runs
     text = (tmp_path / "README.md").read_text()
     errors = [100 * run_of(out, "standard", 3.0, seed).result["error"] for seed in (0, 1)]
     row = f"| Standard | 3 | 2 | {np.mean(errors):.2f} ({np.std(errors, ddof=1):.2f}) | - | - | - |"
@@ -235,9 +236,9 @@ def test_the_command_says_how_the_runs_were_trained(tmp_path):
     text = "\n".join(report_text(measure_group("it", sweep(configs, run, tmp_path, progress=False))))
     assert "\ntorchrun --nproc-per-node 4 -m refocal reproduce images --dataset svhn-s " in text
     assert " --device cuda --threads 1 --compile\n" in text
-    torch = f"(torch {version('torch')})"
+    torch = f"(torch {version('torch')}, loss not recorded)"
     first = f"cuda with 1 thread, compiled, 4 processes {torch} (3 runs)"
-    said = f"{first} or cuda with 1 thread (1 run). Source: "
+    said = f"{first} or cuda with 1 thread (loss not recorded) (1 run). Source: "
     assert f"for an epoch on {said}" in text
 
 
@@ -313,16 +314,13 @@ def test_directions_are_counted_in_trials(out, group):
         ),
     }.items():
         assert (found[finding, None].shows, found[finding, None].trials) == (count, 2)
-    # At gamma 0 raw and Psi are one, and so are all temperatures up to their last digits: of each trial 2 of
-    # Standard and 2 of LS (raw, smoothing taken out) are left, beside 7 and 3 at gamma 3.
-    pairs = {
-        (m.paradigm == "ls", m.gamma, m.seed, round(m.ece, 6)): (m.ece, round(m.nll, 6))
-        for m in group.measures
-    }
-    assert len(pairs) == 2 * (2 + 2 + 7 + 3)
+    # Of each trial Standard, TS_FL and LS: at gamma 0 raw and Psi are one, at gamma 3 they are two.
+    some = [m for m in group.measures if m.paradigm in ("standard", "ts_fl", "ls") and m.link != "unsmoothed"]
+    pairs = {(m.paradigm, m.gamma, m.seed, round(m.ece, 12)): (m.ece, m.nll) for m in some}
     ranks = summary_of([group])["groups"]["it"]["rank_correlation_of_ece_and_nll"]
+    assert ranks["scores"] == len(pairs) == 2 * 3 * (1 + 2)
     by_hand = np.corrcoef([rankdata(side) for side in zip(*pairs.values(), strict=True)])[0, 1]
-    assert ranks == pytest.approx(by_hand, abs=0.003)
+    assert ranks["rho"] == pytest.approx(by_hand, abs=1e-9)
     with_15 = {(d.finding, d.gamma): d.means for d in directions(group, 15)}
     assert with_15.keys() == found.keys()
     assert with_15 != {key: d.means for key, d in found.items()}
@@ -333,6 +331,28 @@ def above_the_diagonal(probs, labels, bins):
     rows = [(probs[i].max(), probs[i].argmax() == labels[i]) for i in range(len(labels))]
     some = [[row for row in rows if k / bins < row[0] <= (k + 1) / bins] for k in range(bins)]
     return sum(len(x) for x in some if x and sum(hit for _, hit in x) > sum(p for p, _ in x)) / len(rows)
+
+
+def test_directions_are_counted_by_the_nll_too(out, group):
+    """From the stored logits, by plain formulas."""
+    found = {(d.finding, d.gamma): d for d in directions_by_nll(group)}
+    losses = {"Standard": [], "LS": []}
+    for run in read_runs(out):
+        if run.config["gamma"] == 3:
+            arrays = run.arrays()
+            scores = softmax(arrays["test_logits"].astype(float))
+            rows = np.arange(len(scores)), arrays["test_labels"]
+            raw, psi = (-np.log(p[rows]).mean() for p in (scores, refocal.psi(scores, 3.0)))
+            losses[{"standard": "Standard", "ls": "LS"}[run.config["paradigm"]]].append((psi, raw))
+    for title, pairs in losses.items():
+        one = found[f"{title}: Psi is better than raw", 3.0]
+        assert (one.shows, one.trials) == (sum(psi < raw for psi, raw in pairs), 2)
+        assert one.means == " against ".join(f"{mean:.4f}" for mean in np.mean(pairs, axis=0))
+    summary = json.loads(json.dumps(summary_of([group])))
+    total = summary["groups"][group.name]["counts_by_nll"]["LS: the raw NLL grows with gamma"]
+    assert total["trials"] == 2
+    (line,) = (x for x in summary_text(summary) if x.startswith("  LS: the raw ECE grows with gamma: "))
+    assert line.endswith(f"trials; by the NLL {total['shows']} of 2")
 
 
 def test_underconfident_bins_are_counted_by_their_images(tmp_path):
@@ -381,8 +401,11 @@ def test_a_single_number_is_not_drawn_and_the_command_says_the_summary(tmp_path,
     assert said in lines
     within = int(abs(error - 24.98) <= 1)
     assert lines[-1] == f"  errors within 1 point: {within} of 1; strict: 0 of 0 with two trials or more"
-    assert not list(tmp_path.glob("boxes*"))
-    assert "boxes-" not in (tmp_path / "README.md").read_text()
+    # With gamma 0 alone, Psi would show the same bars again.
+    assert not [*tmp_path.glob("boxes*"), *tmp_path.glob("reliability*")]
+    text = (tmp_path / "README.md").read_text()
+    assert "boxes-" not in text
+    assert "reliability-" not in text
 
 
 def test_trials_that_are_not_there_are_not_compared(tmp_path):
@@ -422,7 +445,7 @@ def test_probabilities_that_round_to_zero_have_a_finite_loss(tmp_path):
     (advice,) = group.advice
     assert advice.nll_raw == pytest.approx(the(group, "standard", "raw", 3.0, 0).nll, rel=1e-12)
     assert 100 < advice.nll_advised < np.inf
-    assert write_report(tmp_path / "out", tmp_path / "report")
+    assert write_report(tmp_path / "out")
 
 
 def separable_run(config):

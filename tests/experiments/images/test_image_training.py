@@ -27,6 +27,7 @@ from refocal.experiments.images.data import PAD, augment, prepare
 from refocal.experiments.images.resnet import MODELS, build_model
 from refocal.experiments.images.training import run_config, run_experiment
 from refocal.experiments.sweeps import SweepError, machine, read_runs, run_key, sweep, versions
+from refocal.experiments.sweeps.origin import processor_model
 from refocal.files import write_atomic
 from refocal.torch import which_form
 
@@ -480,6 +481,7 @@ def test_a_change_of_threads_between_epochs_is_said_and_kept(tiny, tmp_path, mon
         "loss": which_form(torch.zeros(2, 3), torch.tensor([0, 1])),
         "processes": 1,
         "processor": machine()["processor"],
+        "model": processor_model() or "",
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "torch": torch.__version__,
         "commit": versions().get("commit", "not recorded"),

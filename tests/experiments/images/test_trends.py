@@ -51,7 +51,7 @@ def test_the_best_gamma_by_depth_and_by_size(tmp_path):
     assert (claim.first, claim.last, claim.larger, claim.trials) == (2000, 300, 1, 1)
     assert (claim.surer, claim.gaps) == (3, 3)
     left, between, middle, right = trend_figure(depth).axes
-    assert [line.get_label() for line in left.lines] == ["8", "20"]
+    assert [line.get_label() for line in left.lines] == ["8 (n = 2)", "20 (n = 2)"]
     assert [tuple(part.get_offsets()[0]) for part in middle.collections] == list(depth.best.items())
     for ax, gammas in ((left, [0, 1, 2]), (between, [0, 1, 2]), (right, [1, 2])):
         assert [list(line.get_xdata()) for line in ax.lines[:2]] == [gammas, gammas]
@@ -104,13 +104,25 @@ def trend(raw, what="depth"):
 
 
 def test_trials_that_a_gamma_lacks_do_not_make_another_one_best():
-    """Trial 0 is easy; gamma 1 was not run in it, but is better in the trial that both have."""
-    it = trend({8: {0.0: {0: 0.05, 1: 0.21}, 1.0: {1: 0.19}}, 20: {0.0: {0: 0.1}, 1.0: {1: 0.1}}})
+    """Trial 0 is easy; gamma 1 was not run in it, but is better in the trial that has every gamma."""
+    some = {0.0: {0: 0.05, 1: 0.21}, 1.0: {1: 0.19}, 2.0: {0: 0.06, 1: 0.3}}
+    it = trend({8: some, 20: {0.0: {0: 0.1}, 1.0: {1: 0.1}, 2.0: {0: 0.1, 1: 0.1}}})
     assert it.best == {8: 1.0, 20: None}
     assert it.comparisons()[0].trials == 0
     text = "\n".join(trend_text([it]))
-    assert "| 20 | raw ECE | 0.1000 (n = 1) | 0.1000 (n = 1) | - |" in text
-    assert "The best gamma from depth 8 to 20 cannot be compared: no trial has two gammas of both" in text
+    assert "| 20 | raw ECE | 0.1000 (n = 1) | 0.1000 (n = 1) | 0.1000 (n = 2) | - |" in text
+    assert "The best gamma from depth 8 to 20 cannot be compared: no trial has 3 gammas of both" in text
+
+
+def test_a_trial_counts_with_the_gammas_that_it_has():
+    """Trial 1 lacks gamma 3, which trial 0 has: it is compared by the three others."""
+    first = {0.0: {0: 0.1, 1: 0.1}, 1.0: {0: 0.2, 1: 0.2}, 2.0: {0: 0.3, 1: 0.3}, 3.0: {0: 0.4}}
+    last = {0.0: {0: 0.4, 1: 0.4}, 1.0: {0: 0.3, 1: 0.1}, 2.0: {0: 0.2, 1: 0.2}, 3.0: {0: 0.1}}
+    it = trend({8: first, 20: last})
+    (claim,) = it.comparisons()
+    assert (claim.gammas, claim.larger, claim.trials) == ((0.0, 1.0, 2.0, 3.0), 2, 2)
+    assert it.best == {8: 0.0, 20: 3.0}  # of trial 0, which has every gamma
+    assert trend_figure(it).axes[0].lines[1].get_label() == "20 (n = 1 to 2)"
 
 
 def test_a_depth_that_has_just_begun_hides_no_other():
@@ -120,9 +132,10 @@ def test_a_depth_that_has_just_begun_hides_no_other():
     claims = [(c.first, c.last, c.gammas, c.larger, c.same, c.smaller) for c in it.comparisons()]
     assert claims == [
         (8, 20, (0.0, 1.0, 2.0), 1, 1, 0),
-        (20, 44, (0.0, 1.0), 0, 1, 0),
-        (8, 44, (0.0, 1.0), 1, 0, 0),
+        (20, 44, (0.0, 1.0), 0, 0, 0),  # two gammas do not tell which is best
+        (8, 44, (0.0, 1.0), 0, 0, 0),
     ]
+    assert it.best[44] is None
     # Psi halves every ECE here, so it helps more where the raw ECE is larger.
     first = it.comparisons()[0]
     assert (first.less, first.pairs) == (1, 4)
@@ -131,7 +144,6 @@ def test_a_depth_that_has_just_begun_hides_no_other():
     markers = trend_figure(it).axes[2].collections
     assert [len(marker.get_facecolor()) == 0 for marker in markers] == [
         False,
-        True,
         True,
     ]  # open: the largest
     sizes = trend({100: full, 900: deep}, "training images").comparisons()

@@ -6,7 +6,16 @@ import pytest
 import tasks
 import torch
 
-from refocal.experiments.sweeps import Run, SweepError, Workers, carry_out, devices, origin_text, workers
+from refocal.experiments.sweeps import (
+    Run,
+    SweepError,
+    Workers,
+    carry_out,
+    devices,
+    origin,
+    origin_text,
+    workers,
+)
 
 
 def test_the_default_number_of_jobs(monkeypatch):
@@ -44,6 +53,14 @@ def test_the_origin_of_runs_is_said_with_their_number(commits, said):
     old = Run("0", {}, {}, 1.0, None, {}, None)
     runs = [old if c == "-" else replace(old, versions={"commit": c}, machine=z80) for c in commits]
     assert origin_text(runs) == f"Source: {said}"
+
+
+def test_processors_of_one_name_are_told_apart(monkeypatch):
+    names = {"model name": "Z80", "cpu family": "25", "model": "17", "stepping": "1", "flags": "fpu"}
+    monkeypatch.setattr(origin, "_cpuinfo", lambda: names)
+    assert origin.processor_model() == "cpu family 25, model 17, stepping 1"
+    monkeypatch.setattr(origin, "_cpuinfo", dict)  # not Linux
+    assert origin.processor_model() is None
 
 
 def test_what_is_finished_is_reported_before_the_failures_are_raised(tmp_path):

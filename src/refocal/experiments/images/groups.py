@@ -33,6 +33,7 @@ class Machine:
     compile: bool
     processes: int
     processor: str | None = None
+    model: str | None = None
     instructions: str | None = None
     torch: str | None = None
     loss: str | None = None
@@ -44,8 +45,10 @@ class Machine:
         text += f", {self.processes} processes" if self.processes > 1 else ""
         torch = None if self.torch is None else f"torch {self.torch}"
         loss = None if self.loss is None else f"loss by {self.loss}"
-        known = ", ".join(x for x in (self.processor, self.instructions, torch, loss) if x is not None)
-        return f"{text} ({known})" if known else text
+        known = [x for x in (self.processor, self.model, self.instructions, torch, loss) if x]
+        if self.loss is None:
+            known.append("loss not recorded")
+        return f"{text} ({', '.join(known)})"
 
 
 def machines_of(run: Run) -> list[Machine]:

@@ -12,7 +12,7 @@ from scipy.stats import spearmanr
 from refocal.experiments.data import source
 from refocal.experiments.files import published_numbers
 from refocal.experiments.images.groups import unusual
-from refocal.experiments.images.measures import BINS, N_BINS, TITLES, Group
+from refocal.experiments.images.measures import BINS, N_BINS, TITLES, Group, Trials
 from refocal.experiments.images.study import paper_schedule
 from refocal.experiments.images.trends import Trend, claim_text, said_gamma
 
@@ -25,10 +25,7 @@ COMPARISONS = (
     ("TS_FL with Psi is better than without", ("ts_fl", "psi"), ("ts_fl", "raw")),
     ("TS_FL with Psi is better than Standard", ("ts_fl", "psi"), ("standard", "raw")),
 )
-"""Directions of Sec. 5: the scores with the smaller ECE, then those with the larger one."""
-
-Trials = dict[float, dict[int, float]]
-"""A number of each trial, for each gamma."""
+"""Directions of Sec. 5: the scores with the smaller ECE or NLL, then those with the larger one."""
 
 
 @dataclass(frozen=True)
@@ -135,22 +132,45 @@ def directions(group: Group, bins: int = N_BINS) -> list[Direction]:
         group: The runs.
         bins: Of the ECE and of the reliability diagram, one of `BINS`.
     """
-    ece = {
-        (paradigm, link): group.trials(f"ece_{bins}", paradigm, link)
+    ece, fair = (_by_scores(group, f"{name}_{bins}") for name in ("ece", "fair"))
+    found = list(_compared("ECE", ece, fair))
+    found += _within("LS: with Psi gamma moves the ECE by at most 1 point", ece["ls", "psi"], 0.01)
+    for paradigm in ("standard", "ts_fl", "ls"):
+        text = f"{TITLES[paradigm]}: most test images are in underconfident bins"
+        found += _most(text, group.trials(f"underconfident_{bins}", paradigm, "raw"))
+    for paradigm in ("standard", "ts_fl", "ls"):
+        text = f"{TITLES[paradigm]}: accuracy minus confidence grows with gamma"
+        found += _growth(text, group.trials("gap", paradigm, "raw"))
+    return found
+
+
+def directions_by_nll(group: Group) -> list[Direction]:
+    """Return those directions that can be counted by the NLL too, which knows no bins and no halves."""
+    numbers = _by_scores(group, "nll")
+    return list(_compared("NLL", numbers, numbers))
+
+
+def _by_scores(group: Group, metric: str) -> dict[tuple[str, str], Trials]:
+    return {
+        (paradigm, link): group.trials(metric, paradigm, link)
         for paradigm in ("standard", "ts_fl", "ls")
         for link in ("raw", "psi")
     }
-    fair = {key: group.trials(f"fair_{bins}", *key) for key in ece}
-    found: list[Direction] = []
-    found += _sweet_spot("Standard: a gamma > 0 has the smallest raw ECE", ece["standard", "raw"])
+
+
+def _compared(
+    name: str, numbers: Mapping[tuple[str, str], Trials], fair: Mapping[tuple[str, str], Trials]
+) -> Iterator[Direction]:
+    """Give the directions over gamma, and between scores; ``fair`` ones are all measured on the same rows."""
+    yield from _sweet_spot(f"Standard: a gamma > 0 has the smallest raw {name}", numbers["standard", "raw"])
     for paradigm in ("ls", "ts_fl"):
-        found += _growth(f"{TITLES[paradigm]}: the raw ECE grows with gamma", ece[paradigm, "raw"])
+        text = f"{TITLES[paradigm]}: the raw {name} grows with gamma"
+        yield from _growth(text, numbers[paradigm, "raw"])
     for paradigm in ("ls", "ts_fl"):
-        text = f"{TITLES[paradigm]}: gamma moves the ECE less with Psi"
-        found += _steadiness(text, ece[paradigm, "raw"], ece[paradigm, "psi"])
-    found += _within("LS: with Psi gamma moves the ECE by at most 1 point", ece["ls", "psi"], 0.01)
+        text = f"{TITLES[paradigm]}: gamma moves the {name} less with Psi"
+        yield from _steadiness(text, numbers[paradigm, "raw"], numbers[paradigm, "psi"])
     for text, better, worse in COMPARISONS:
-        sides = fair if better[0] != worse[0] else ece  # fitted T against none: on the same rows
+        sides = fair if better[0] != worse[0] else numbers
         for gamma in sides[better]:
             small, large = sides[better][gamma], sides[worse].get(gamma, {})
             seeds = sorted(small.keys() & large.keys())
@@ -159,14 +179,7 @@ def directions(group: Group, bins: int = N_BINS) -> list[Direction]:
                     f"{np.mean([side[s] for s in seeds]):.4f}" for side in (small, large)
                 )
                 shows = sum(small[seed] < large[seed] for seed in seeds)
-                found.append(Direction(text, gamma, shows, len(seeds), means))
-    for paradigm in ("standard", "ts_fl", "ls"):
-        text = f"{TITLES[paradigm]}: most test images are in underconfident bins"
-        found += _most(text, group.trials(f"underconfident_{bins}", paradigm, "raw"))
-    for paradigm in ("standard", "ts_fl", "ls"):
-        text = f"{TITLES[paradigm]}: accuracy minus confidence grows with gamma"
-        found += _growth(text, group.trials("gap", paradigm, "raw"))
-    return found
+                yield Direction(text, gamma, shows, len(seeds), means)
 
 
 def _curves(trials: Trials) -> dict[int, dict[float, float]]:
@@ -249,11 +262,6 @@ def summary_of(groups: Sequence[Group], trends: Sequence[Trend] = ()) -> dict[st
 
 def _group_summary(group: Group) -> dict[str, Any]:
     cells, found = judge_errors(group), directions(group)
-    counts: dict[str, dict[str, int]] = {}
-    for d in found:
-        count = counts.setdefault(d.finding, {"shows": 0, "trials": 0})
-        count["shows"] += d.shows
-        count["trials"] += d.trials
     return {
         "config": group.config,
         "runs": len(group.settings),
@@ -261,27 +269,39 @@ def _group_summary(group: Group) -> dict[str, Any]:
         "errors": _counts(cells)
         | {"cells": [asdict(cell) | {"difference": cell.difference} for cell in cells]},
         "directions": [asdict(d) for d in found],
-        "counts": counts,
+        "counts": _totals(found),
+        "counts_by_nll": _totals(directions_by_nll(group)),
         "directions_that_change_with_the_bins": bins_matter(group),
-        "rank_correlation_of_ece_and_nll": _ece_and_nll(group),
+        "rank_correlation_of_ece_and_nll": dict(zip(("rho", "scores"), _ece_and_nll(group), strict=True)),
     }
 
 
-def _ece_and_nll(group: Group) -> float | None:
-    """Return Spearman's correlation of ECE and NLL over all measures; None of fewer than three.
+def _totals(found: Iterable[Direction]) -> dict[str, dict[str, int]]:
+    """Return the counts of directions over all gammas."""
+    totals: dict[str, dict[str, int]] = {}
+    for d in found:
+        total = totals.setdefault(d.finding, {"shows": 0, "trials": 0})
+        total["shows"] += d.shows
+        total["trials"] += d.trials
+    return totals
 
-    Scores that are the same count once: at gamma 0 the focal loss is the NLL and Psi changes nothing, so raw
-    and Psi are one there, and the three temperatures too, up to the last digits of their fits. None also if
-    all ECEs are equal, or all NLLs.
+
+def _ece_and_nll(group: Group) -> tuple[float | None, int]:
+    """Return Spearman's correlation of ECE and NLL over the scores of Sec. 5, and of how many it is.
+
+    Those are Standard, TS_FL and LS of each trial and gamma, raw and with Psi. Scores that are the same count
+    once: at gamma 0 Psi changes nothing. None of fewer than three, or if all ECEs are equal, or all NLLs.
     """
     pairs = [
         (m.fair_ece, m.nll)
         for m in group.measures
-        if np.isfinite(m.nll) and not (m.gamma == 0 and (m.link == "psi" or m.paradigm == "ts_nll"))
+        if np.isfinite(m.nll)
+        and m.paradigm in ("standard", "ts_fl", "ls")
+        and (m.link == "raw" or (m.link == "psi" and m.gamma > 0))
     ]
     if len(pairs) < 3 or min(len(set(side)) for side in zip(*pairs, strict=True)) < 2:
-        return None
-    return float(spearmanr(*zip(*pairs, strict=True)).statistic)
+        return None, len(pairs)
+    return float(spearmanr(*zip(*pairs, strict=True)).statistic), len(pairs)
 
 
 def _counts(cells: Iterable[ErrorCell]) -> dict[str, int]:
@@ -309,6 +329,7 @@ def summary_text(summary: Mapping[str, Any]) -> Iterator[str]:
                 f"  errors within 1 point: {errors['within_1_point']} of {errors['published']}; "
                 f"strict: {errors['strict']} of {errors['with_a_z']} with two trials or more"
             )
+        by_nll = group["counts_by_nll"]
         for finding, count in group["counts"].items():
             parts = [
                 f"gamma {d['gamma']:g}: {d['shows']} of {d['trials']}"
@@ -317,12 +338,14 @@ def summary_text(summary: Mapping[str, Any]) -> Iterator[str]:
             ]
             text = f"  {finding}: {count['shows']} of {count['trials']} "
             text += "pairs of trial and gamma" if parts else "trials"
-            yield text + (f" ({', '.join(parts)})" if parts else "")
-    for name, trend in summary.get("trends", {}).items():  # earlier versions had none
+            text += f" ({', '.join(parts)})" if parts else ""
+            other = by_nll.get(finding.replace("ECE", "NLL"))
+            yield text + (f"; by the NLL {other['shows']} of {other['trials']}" if other else "")
+    for name, trend in summary["trends"].items():
         yield f"{name}: raw ECE of Standard"
         for row in trend["values"]:
             eces = ", ".join(f"{cell['ece']:.4f} (gamma {cell['gamma']:g})" for cell in row["raw"])
-            best = said_gamma(row["best_gamma"], row.get("best_is_largest", False))
+            best = said_gamma(row["best_gamma"], row["best_is_largest"])
             yield f"  {trend['what']} {row['value']}: {eces}; best gamma {best}"
         yield from ("  " + line for line in claim_text(trend))
 

@@ -34,6 +34,10 @@ TITLES = {"standard": "Standard", "ts_fl": "TS_FL", "ts_nll": "TS_NLL", "focal_t
 """The paradigms as they are called in tables."""
 
 
+Trials = dict[float, dict[int, float]]
+"""A number of each trial, for each gamma."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
     """What made the run of a row: options, source and machine."""
@@ -157,9 +161,9 @@ class Group:
             f"{machine} ({n} run{'s' if n > 1 else ''})" for machine, n in self.machines.items()
         )
 
-    def trials(self, metric: str, paradigm: str, link: str) -> dict[float, dict[int, float]]:
+    def trials(self, metric: str, paradigm: str, link: str) -> Trials:
         """Return a metric's value of each trial, for each gamma that has any; see `Measure.number`."""
-        found: dict[float, dict[int, float]] = {}
+        found: Trials = {}
         for measure in sorted(self.measures, key=lambda m: (m.gamma, m.seed)):
             if (measure.paradigm, measure.link) == (paradigm, link):
                 found.setdefault(measure.gamma, {})[measure.seed] = measure.number(metric)
@@ -203,7 +207,7 @@ def measure_group(name: str, runs: Sequence[Run]) -> Group:
     )
 
 
-def _recorded(run: Run) -> dict[str, Any]:
+def _made_by(run: Run) -> dict[str, Any]:
     gamma, smoothing = run.config["gamma"], run.config["label_smoothing"]
     commit, machine = origin_of(run)
     return {
@@ -231,7 +235,7 @@ def _measure(run: Run) -> tuple[list[Measure], list[str]]:
             ("ts_nll", TemperatureScaling("nll"), {"raw": raw, "psi": psi}),
             ("focal_ts", FocalTemperatureScaling(gamma), {"psi": psi}),
         ]
-    measures, problems, made = [], [], _recorded(run)
+    measures, problems, made = [], [], _made_by(run)
     fits = _fits(arrays)
     parts = [rows for _, rows in fits]  # the whole test set, or its halves
     for title, scaling, links in plan:
@@ -251,11 +255,15 @@ def _measure(run: Run) -> tuple[list[Measure], list[str]]:
             stats = CalibrationStats(N_BINS, z.shape[1]).update(probs, y)
             own = parts if scaling is not None else [slice(None)]
             loss, wrong = nll(log_probs, y, from_logits=True), error_rate(probs, y)
-            eces = tuple(_mean(ece, probs, y, own, n_bins=bins) for bins in BINS)
-            fair = eces if own is parts else tuple(_mean(ece, probs, y, parts, n_bins=bins) for bins in BINS)
-            above = tuple(_mean(_underconfident, probs, y, own, n_bins=bins) for bins in BINS)
+            eces = tuple(_over_parts(ece, probs, y, own, n_bins=bins) for bins in BINS)
+            fair = (
+                eces
+                if own is parts
+                else tuple(_over_parts(ece, probs, y, parts, n_bins=bins) for bins in BINS)
+            )
+            above = tuple(_over_parts(_underconfident, probs, y, own, n_bins=bins) for bins in BINS)
             ten = BINS.index(N_BINS)
-            classwise = _mean(classwise_ece, probs, y, own, n_bins=N_BINS)
+            classwise = _over_parts(classwise_ece, probs, y, own, n_bins=N_BINS)
             gap = 1 - wrong - float(probs.max(1).mean())
             numbers = (wrong, eces[ten], fair[ten], loss, classwise, gap)
             by_bins = (stats, eces, fair, above)
@@ -263,7 +271,9 @@ def _measure(run: Run) -> tuple[list[Measure], list[str]]:
     return measures, problems
 
 
-def _mean(metric: Callable[..., float], probs: Any, labels: Any, parts: Sequence[Any], n_bins: int) -> float:
+def _over_parts(
+    metric: Callable[..., float], probs: Any, labels: Any, parts: Sequence[Any], n_bins: int
+) -> float:
     """Return the mean of a metric over parts of the rows, weighted by their numbers of rows."""
     parts = [rows for rows in parts if len(labels[rows])]  # a half of one row has none
     found = [metric(probs[rows], labels[rows], n_bins=n_bins) for rows in parts]
@@ -320,5 +330,5 @@ def _advise(run: Run) -> Advice:
         losses[winner.name],
         min(losses, key=lambda name: losses[name]),
         selection.sentence,
-        **_recorded(run),
+        **_made_by(run),
     )

@@ -2,59 +2,50 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from refocal.experiments.files import (
-    BoxPanel,
-    box_figure,
     csv_bytes,
     figure_files,
     json_bytes,
     markdown_table,
     write_outputs,
 )
+from refocal.experiments.images.figures import (
+    METRICS,
+    boxes_figure,
+    has_psi,
+    has_something_to_compare,
+    reliability_figure,
+)
 from refocal.experiments.images.groups import group_runs, unusual
 from refocal.experiments.images.judge import (
     bins_matter,
     directions,
     judge_errors,
-    published_for,
     summary_of,
 )
 from refocal.experiments.images.measures import BINS, TITLES, Advice, Group, Measure, Recorded, measure_group
 from refocal.experiments.images.study import paper_schedule
 from refocal.experiments.images.trends import trend_figure, trend_text, trends_of
 from refocal.experiments.sweeps import read_runs
-from refocal.plots import new_figure, plot_raw_psi, share_legend
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 LINKS = {"raw": "raw", "psi": "Psi", "unsmoothed": "Psi, smoothing taken out"}
 OPTIONS = tuple("validation precision lr train_size test_size train_part shortcuts first_weights".split())
 """What the command has an option for; the first two are always shown, the others where they are unusual."""
 
-METRICS = {"ece": "ECE", "nll": "NLL", "classwise_ece": "CW-ECE"}
 
-
-def write_report(out: str | os.PathLike[str], report: str | os.PathLike[str] | None = None) -> list[Path]:
-    """Make the files of `refocal.experiments.images.report`.
-
-    Args:
-        out: The folder of the runs.
-        report: The folder of the report; by default the same.
-    """
+def write_report(out: str | os.PathLike[str]) -> list[Path]:
+    """Make the files of `refocal.experiments.images.report` in the folder of the runs."""
     groups = [measure_group(name, runs) for name, runs in sorted(group_runs(read_runs(out)).items())]
     if not groups:
         raise FileNotFoundError(f"no image run is finished in {out}")
@@ -68,12 +59,13 @@ def write_report(out: str | os.PathLike[str], report: str | os.PathLike[str] | N
         "bins.csv": _bins_csv(groups),
     }
     for group in groups:
-        contents |= figure_files(f"reliability-{group.name}", _reliability(group))
-        if _is_worth_a_figure(group):
-            contents |= figure_files(f"boxes-{group.name}", _boxes(group))
+        if has_psi(group):
+            contents |= figure_files(f"reliability-{group.name}", reliability_figure(group))
+        if has_something_to_compare(group):
+            contents |= figure_files(f"boxes-{group.name}", boxes_figure(group))
     for trend in trends:
         contents |= figure_files(trend.name, trend_figure(trend))
-    folder = Path(out if report is None else report)
+    folder = Path(out)
     before = _files_before(folder / "summary.json")
     contents["summary.json"] = json_bytes(summary_of(groups, trends) | {"files": sorted(contents)})
     paths = write_outputs(folder, contents)
@@ -131,13 +123,6 @@ def _title(group: Group, groups: Sequence[Group]) -> str:
     return f"{title} ({group.name})" if shared else title
 
 
-def _is_worth_a_figure(group: Group) -> bool:
-    """Return whether there is anything to compare: more than one gamma, or more than one trial."""
-    return (
-        len({gamma for _, gamma, _ in group.settings}) > 1 or len({seed for *_, seed in group.settings}) > 1
-    )
-
-
 def _bins_csv(groups: Iterable[Group]) -> bytes:
     """Return the ECE with every number of bins."""
     rows = (
@@ -158,64 +143,6 @@ def _csv(kind: type[Recorded], rows: Iterable[tuple[str, Recorded]]) -> bytes:
         ["group", *first, *last],
         ([group, *(getattr(row, name) for name in first + last)] for group, row in rows),
     )
-
-
-def _math(paradigm: str) -> str:
-    """Return the title of a paradigm for a figure."""
-    name, _, index = TITLES[paradigm].partition("_")
-    return rf"{name}$_\mathrm{{{index}}}$" if index else name
-
-
-def _reliability(group: Group) -> Figure:
-    """Rows Standard, TS_FL, LS; columns gamma; the first trial that is there."""
-    rows = [p for p in ("standard", "ts_fl", "ls") if group.trials("ece", p, "raw")]
-    gammas = sorted({measure.gamma for measure in group.measures})
-    figure = new_figure(3.0 * len(gammas), 3.2 * len(rows))
-    axes = figure.subplots(len(rows), len(gammas), squeeze=False)
-    drawn = []
-    for row, paradigm in zip(axes, rows, strict=True):
-        for ax, gamma in zip(row, gammas, strict=True):
-            trials = [m for m in group.measures if (m.paradigm, m.gamma) == (paradigm, gamma)]
-            if not trials:
-                ax.set_axis_off()
-                continue
-            seed = min(m.seed for m in trials)
-            raw, psi = (
-                next(m for m in trials if (m.link, m.seed) == (link, seed)) for link in ("raw", "psi")
-            )
-            title = (
-                rf"{_math(paradigm)}, $\gamma$ = {gamma:g}"
-                "\n"
-                rf"ECE-raw {raw.ece:.3f}, ECE-$\Psi$ {psi.ece:.3f}"
-            )
-            plot_raw_psi(raw.stats, psi.stats, ax=ax, title=title)
-            drawn.append(ax)
-    share_legend(drawn)
-    return figure
-
-
-def _boxes(group: Group) -> Figure:
-    """Rows ECE, NLL, CW-ECE, columns Standard, TS_FL, LS; then the errors, which Psi and T leave alone."""
-    columns = [p for p in ("standard", "ts_fl", "ls") if group.trials("ece", p, "raw")]
-    panels = []
-    for (metric, label), paradigm in itertools.product(METRICS.items(), columns):
-        series = {
-            name: _series(group.trials(metric, paradigm, link))
-            for name, link in (("raw", "raw"), (r"$\Psi$", "psi"))
-        }
-        panels.append(BoxPanel(f"{_math(paradigm)}, {label}", series, from_zero=metric != "nll"))
-    published = published_for(group)
-    for paradigm in columns:
-        if paradigm != "ts_fl":
-            errors = {"raw": _series(group.trials("error", paradigm, "raw"), 100)}
-            papers = {f"{gamma:g}": mean for (p, gamma), (mean, _) in published.items() if p == paradigm}
-            title = f"{_math(paradigm)}, error (%)"
-            panels.append(BoxPanel(title, errors, {"raw": papers}, from_zero=False))
-    return box_figure(panels, len(columns), xlabel=r"$\gamma$")
-
-
-def _series(trials: Mapping[float, Mapping[int, float]], factor: float = 1.0) -> dict[str, list[float]]:
-    return {f"{gamma:g}": [factor * value for value in some.values()] for gamma, some in trials.items()}
 
 
 def report_text(group: Group, groups: Sequence[Group] = ()) -> Iterable[str]:
@@ -253,9 +180,10 @@ def report_text(group: Group, groups: Sequence[Group] = ()) -> Iterable[str]:
     if group.skipped:
         yield from ["", "## Left out", "", *(f"- {line}" for line in group.skipped)]
     yield ""
-    yield f"![Reliability diagrams of the first trial](reliability-{group.name}.png)"
-    yield ""
-    if _is_worth_a_figure(group):
+    if has_psi(group):
+        yield f"![Reliability diagrams of the first trial](reliability-{group.name}.png)"
+        yield ""
+    if has_something_to_compare(group):
         yield f"![{_trials(group)}: points, or boxes from 5 trials on](boxes-{group.name}.png)"
         yield ""
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from refocal.experiments.files import markdown_table
 from refocal.experiments.images.groups import free_name, name_of
-from refocal.experiments.images.measures import Group
+from refocal.experiments.images.measures import Group, Trials
 from refocal.experiments.images.study import MODELS
 from refocal.experiments.sweeps import run_key
 from refocal.plots import LINE_STYLES, MARKERS, METHOD_COLORS, SMALL, label_axes, new_figure
@@ -19,8 +19,8 @@ from refocal.plots import LINE_STYLES, MARKERS, METHOD_COLORS, SMALL, label_axes
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Eces = dict[float, dict[int, float]]
-"""The ECE of each trial, or another number of it, for each gamma."""
+FEWEST = 3
+"""Gammas for a best one: of two, the better one says little of where the best is."""
 
 SAME_IMAGES = {"cifar10-s": "cifar10"}
 """Data sets that are a part of the training images of another one, with the same test images."""
@@ -33,7 +33,7 @@ class Comparison:
     Attributes:
         first: Where the paper has the smaller best gamma: few layers, many images.
         last: The other one.
-        gammas: That both have been run with; only these are compared.
+        gammas: That both have in some trial; each trial compares those that it has of both, three or more.
         larger: In how many trials the best gamma of ``last`` is the larger one, as the paper says.
         same: In how many it is the same.
         smaller: In how many it is smaller.
@@ -58,7 +58,7 @@ class Comparison:
 
     @property
     def trials(self) -> int:
-        """In how many trials both have every one of the gammas."""
+        """In how many trials the best gammas could be compared."""
         return self.larger + self.same + self.smaller
 
 
@@ -77,9 +77,9 @@ class Trend:
 
     name: str
     what: str
-    raw: dict[int, Eces]
-    psi: dict[int, Eces]
-    gap: dict[int, Eces]
+    raw: dict[int, Trials]
+    psi: dict[int, Trials]
+    gap: dict[int, Trials]
     machines: tuple[str, ...] = ()
 
     @property
@@ -87,7 +87,7 @@ class Trend:
         """The gamma with the smallest mean raw ECE for each depth or number, over trials with every gamma."""
         found: dict[int, float | None] = {}
         for value, eces in self.raw.items():
-            seeds = _shared(eces)
+            seeds = _shared(eces) if len(eces) >= FEWEST else set()
             means = {gamma: float(np.mean([some[s] for s in seeds])) for gamma, some in eces.items() if seeds}
             found[value] = min(means, key=lambda gamma: means[gamma]) if means else None
         return found
@@ -96,7 +96,7 @@ class Trend:
         """Return whether the best gamma is the largest that was run: a larger one may be better."""
         return self.best[value] == max(self.raw[value])
 
-    def effect(self, value: int) -> Eces:
+    def effect(self, value: int) -> Trials:
         """Return what Psi adds to the ECE of each trial, for each gamma > 0: below 0 where it helps."""
         return {
             gamma: {seed: self.psi[value][gamma][seed] - ece for seed, ece in some.items()}
@@ -113,18 +113,23 @@ class Trend:
         return [self._compare(first, last) for first, last in pairs]
 
     def _compare(self, first: int, last: int) -> Comparison:
-        gammas = sorted(self.raw[first].keys() & self.raw[last].keys())
-        before, after = ({g: self.raw[value][g] for g in gammas} for value in (first, last))
+        before, after = self.raw[first], self.raw[last]
+        in_trial: dict[int, list[float]] = {}
+        for gamma in sorted(before.keys() & after.keys()):
+            for seed in before[gamma].keys() & after[gamma].keys():
+                in_trial.setdefault(seed, []).append(gamma)
         signs = [
-            np.sign(_best(after, seed) - _best(before, seed))
-            for seed in (_shared(before) & _shared(after) if len(gammas) > 1 else ())
+            np.sign(_best(after, seed, gammas) - _best(before, seed, gammas))
+            for seed, gammas in in_trial.items()
+            if len(gammas) >= FEWEST
         ]
         larger, same, smaller = (signs.count(sign) for sign in (1, 0, -1))
+        shared = tuple(sorted({gamma for gammas in in_trial.values() for gamma in gammas}))
         added = _pairs(self.effect(first), self.effect(last))
         less = sum(after > before for before, after in added)
         gaps = _pairs(self.gap[first], self.gap[last])
         surer = sum(after < before for before, after in gaps)
-        best = (tuple(gammas), larger, same, smaller)
+        best = (shared, larger, same, smaller)
         return Comparison(first, last, *best, less, len(added), surer, len(gaps))
 
     def summary(self) -> dict[str, Any]:
@@ -147,12 +152,12 @@ class Trend:
         }
 
 
-def _shared(eces: Eces) -> set[int]:
+def _shared(eces: Trials) -> set[int]:
     """Return the trials that every gamma has."""
     return set.intersection(*(set(some) for some in eces.values())) if eces else set()
 
 
-def _pairs(first: Eces, last: Eces) -> list[tuple[float, float]]:
+def _pairs(first: Trials, last: Trials) -> list[tuple[float, float]]:
     """Return the numbers of both, of each gamma and trial that both have."""
     return [
         (first[gamma][seed], last[gamma][seed])
@@ -161,8 +166,8 @@ def _pairs(first: Eces, last: Eces) -> list[tuple[float, float]]:
     ]
 
 
-def _best(eces: Eces, seed: int) -> float:
-    return min(eces, key=lambda gamma: eces[gamma][seed])
+def _best(eces: Trials, seed: int, gammas: Iterable[float]) -> float:
+    return min(gammas, key=lambda gamma: eces[gamma][seed])
 
 
 def _row(gamma: float, some: dict[int, float], name: str = "ece") -> dict[str, Any]:
@@ -228,7 +233,8 @@ def trend_text(trends: Sequence[Trend]) -> Iterator[str]:
         text += (
             "raw ECE over the trials that have every gamma; where it is the largest that was run, a larger "
         )
-        text += "one may be better. Accuracy minus mean confidence is below 0 where scores are overconfident."
+        text += "one may be better, and of two gammas none is called best. Accuracy minus mean confidence is "
+        text += "below 0 where scores are overconfident."
         if len(trend.machines) > 1:
             text += f" Trained on {' or '.join(trend.machines)}."
         yield from [text, ""]
@@ -261,7 +267,7 @@ def claim_text(summary: dict[str, Any]) -> Iterator[str]:
             )
         else:
             yield (
-                f"The best gamma {between} cannot be compared: no trial has two gammas of both; shared "
+                f"The best gamma {between} cannot be compared: no trial has {FEWEST} gammas of both; shared "
                 f"gammas: {gammas}."
             )
         if one["pairs"]:
@@ -269,7 +275,7 @@ def claim_text(summary: dict[str, Any]) -> Iterator[str]:
                 f"Psi helps less, or does more harm, {between}: in {one['less']} of {one['pairs']} pairs of "
                 "trial and gamma > 0."
             )
-        if one.get("gaps"):  # earlier versions had none
+        if one["gaps"]:
             yield (
                 f"Accuracy minus confidence falls {between}, at the same gamma: in {one['surer']} of "
                 f"{one['gaps']} pairs of trial and gamma."
@@ -286,7 +292,8 @@ def trend_figure(trend: Trend) -> Figure:
     for i, value in enumerate(trend.raw):
         color, marker = METHOD_COLORS[i % len(METHOD_COLORS)], MARKERS[i % len(MARKERS)]
         look: dict[str, Any] = {"color": color, "marker": marker}
-        line = look | {"label": f"{value}", "linestyle": LINE_STYLES[i % len(LINE_STYLES)]}
+        label = f"{value} (n = {_n(trend.raw[value])})"
+        line = look | {"label": label, "linestyle": LINE_STYLES[i % len(LINE_STYLES)]}
         for ax, some in ((left, trend.raw[value]), (between, trend.gap[value]), (right, trend.effect(value))):
             order = sorted(some)
             ax.plot(order, [float(np.mean(list(some[gamma].values()))) for gamma in order], **line)
@@ -313,11 +320,14 @@ def trend_figure(trend: Trend) -> Figure:
         ax.axhline(0, color="black", linewidth=0.8)
     label_axes(between, r"$\gamma$", "accuracy minus confidence, raw", "")
     label_axes(right, r"$\gamma$", r"ECE-$\Psi$ minus ECE-raw", "")
-    counts = {len(some) for eces in trend.raw.values() for some in eces.values()}
-    least, most = min(counts), max(counts)
-    n = f"{most}" if least == most else f"{least} to {most}"
-    text = f"n = {n} trial{'s' if most > 1 else ''} of each gamma; lines: means"
+    text = "n: trials of each gamma, every one a point; lines: means"
     if any(trend.at_the_edge(value) for value in trend.raw):
         text += "; open marker: the largest gamma that was run, a larger one may be better"
     figure.supxlabel(text, fontsize=SMALL)
     return figure
+
+
+def _n(eces: Trials) -> str:
+    """Say how many trials the gammas have."""
+    counts = sorted({len(some) for some in eces.values()})
+    return " to ".join(str(n) for n in dict.fromkeys((counts[0], counts[-1])))

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from refocal.experiments.sweeps.origin import NOT_RECORDED, machine, versions
+from refocal.experiments.sweeps.origin import NOT_RECORDED, machine, processor_model, versions
 from refocal.experiments.sweeps.together import agreed, from_all, place, process_group
 from refocal.experiments.sweeps.workers import Workers
 
@@ -81,7 +81,8 @@ def _check_device(name: str) -> None:
 def made_with(device: torch.device, compile: bool, loss: str) -> dict[str, Any]:
     """Return what the last bits of a training depend on, beside its config and its data.
 
-    ``processor`` is the kind of the processor or of the GPU, ``instructions`` the largest vector instructions
+    ``processor`` is the kind of the processor or of the GPU, ``model`` the numbers that tell processors of
+    one name apart (empty where the system does not say), ``instructions`` the largest vector instructions
     that PyTorch uses on the processor, ``loss`` the form of the loss that `refocal.torch.which_form` names
     (with Numba installed another one than without), ``commit`` the source of refocal. Where the processes of
     torchrun differ, each value is named.
@@ -93,13 +94,14 @@ def made_with(device: torch.device, compile: bool, loss: str) -> dict[str, Any]:
         "compile": compile,
         "processes": place()[1],
         "processor": torch.cuda.get_device_name(device) if gpu else machine()["processor"],
+        "model": "" if gpu else processor_model() or "",
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "torch": str(torch.__version__),
         "loss": loss,
         "commit": versions().get("commit", NOT_RECORDED),
     }
     everywhere = from_all(found)
-    for name in ("processor", "instructions", "torch", "loss", "commit"):
+    for name in ("processor", "model", "instructions", "torch", "loss", "commit"):
         found[name] = " and ".join(sorted({one[name] for one in everywhere}))
     return found
 

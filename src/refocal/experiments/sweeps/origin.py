@@ -102,9 +102,23 @@ def _commit(package: Path) -> str | None:
         return None
 
 
+def processor_model() -> str | None:
+    """Return family, model and stepping of the processor, since a virtual machine may hide its name."""
+    names = ("cpu family", "model", "stepping")
+    found = _cpuinfo()
+    return ", ".join(f"{name} {found[name]}" for name in names) if found.keys() >= {*names} else None
+
+
 def _processor() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
+    return _cpuinfo().get("model name") or platform.processor() or platform.machine()
+
+
+@functools.cache
+def _cpuinfo() -> Mapping[str, str]:
+    """Return what Linux says of the first processor; nothing elsewhere."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    lines = (line.partition(":") for line in text.split("\n\n")[0].splitlines())
+    return {name.strip(): value.strip() for name, _, value in lines}
