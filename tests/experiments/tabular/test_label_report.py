@@ -8,7 +8,7 @@ import pytest
 
 from refocal import Focal
 from refocal.experiments.sweeps import sweep
-from refocal.experiments.tabular import Experiment, Recipe, labels
+from refocal.experiments.tabular import Experiment, Recipe, labelled, labels
 
 VEHICLE = Experiment("vehicle", objectives=(Focal(2.0),), train_fraction=0.5, scaling="standard")
 MNIST = dataclasses.replace(VEHICLE, dataset="mnist", train_fraction=None, scaling="pixels")
@@ -20,13 +20,15 @@ def store(out, *experiments, n_test=100, sizes=(10, 30), partial=False, psi=2.0,
 
     def made(config):
         told = {"mean": [1.0] * len(sizes), "sd": [0.1] * len(sizes), "below_psi": [1.0] * len(sizes)}
-        measures = {method: told for method in labels.METHODS} | {"psi": told | {"mean": [psi] * len(sizes)}}
+        measures = {method: told for method in labelled.METHODS} | {
+            "psi": told | {"mean": [psi] * len(sizes)}
+        }
         return {
             "n_test": n_test,
             "labels": list(sizes),
             "partial": partial,
-            "unfitted": {method: [0] * len(sizes) for method in labels.LABELLED},
-            "measures": dict.fromkeys(labels.MEASURES, measures),
+            "unfitted": {method: [0] * len(sizes) for method in labelled.LABELLED},
+            "measures": dict.fromkeys(labelled.MEASURES, measures),
         }
 
     configs = [

@@ -13,7 +13,7 @@ from scipy import optimize, special
 from refocal import ece
 from refocal.cli import main
 from refocal.experiments.sweeps import read_runs
-from refocal.experiments.tabular import Experiment, labels, search
+from refocal.experiments.tabular import Experiment, labelled, labels, search
 from refocal.experiments.tabular.tables import published
 
 
@@ -114,10 +114,10 @@ def test_methods_by_number_of_labels(folder, capsys):
     (run,) = read_runs(out / "labels")
     assert run.result["labels"] == [10, 30]  # 120 test rows: at most half of them
     found = run.result["measures"]["ece"]
-    assert all(len(found[method]["mean"]) == 2 for method in labels.METHODS)
+    assert all(len(found[method]["mean"]) == 2 for method in labelled.METHODS)
     assert found["psi"]["below_psi"] == [0, 0]
     summary = json.loads((out / "labels.json").read_text())
-    point = labels.crossing(found["ts_nll"]["mean"], found["psi"]["mean"], [10, 30])
+    point = labelled.crossing(found["ts_nll"]["mean"], found["psi"]["mean"], [10, 30])
     assert summary["ece"]["all"]["ts_nll"]["each"]["vehicle, linear"] == (
         None if math.isinf(point) else point
     )
@@ -164,7 +164,7 @@ def test_a_draw_is_fitted_on_its_rows_and_measured_on_the_others(folder, monkeyp
     ],
 )
 def test_the_crossing_point(means, point):
-    assert labels.crossing(means, [2.5, 2.5, 2.5], [10, 30, 100]) == point
+    assert labelled.crossing(means, [2.5, 2.5, 2.5], [10, 30, 100]) == point
 
 
 def test_reports_without_runs(tmp_path):
