@@ -72,9 +72,10 @@ def temperature_against_psi(
 
     Returns:
         ``pairs`` of a data set, a model and a gamma, ``compared``, those in which a temperature could be
-        fitted in every trial, and in how many of these it is ``smaller``.
+        fitted in every trial, and in how many of these it is ``smaller``. ``smaller_with_1`` is of all pairs,
+        with the raw scores where it could not be fitted.
     """
-    pairs = compared = smaller = 0
+    pairs = compared = smaller = with_1 = 0
     for table, other in zip(tables, extra, strict=True):
         for dataset in datasets:
             row, temperature = table.rows.get(dataset, {}), other.rows.get(dataset, {})
@@ -84,7 +85,10 @@ def temperature_against_psi(
                     pairs += 1
                     compared += math.isfinite(ts.mean)
                     smaller += ts.mean < cell.mean
-    return {"pairs": pairs, "compared": compared, "smaller": smaller}
+                    raw = row[name.removesuffix("-psi")].values
+                    fitted = [t if math.isfinite(t) else r for t, r in zip(ts.values, raw, strict=True)]
+                    with_1 += float(np.mean(fitted)) < cell.mean
+    return {"pairs": pairs, "compared": compared, "smaller": smaller, "smaller_with_1": with_1}
 
 
 def by_gamma(row: Mapping[str, Cell]) -> dict[float, Cell]:

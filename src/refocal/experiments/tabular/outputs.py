@@ -22,6 +22,7 @@ from refocal.experiments.tabular.claims import claims, temperature_against_psi
 from refocal.experiments.tabular.explained import explanation, is_default
 from refocal.experiments.tabular.judgement import (
     PAPER_TRIALS,
+    UNUSED,
     bins_groups,
     judgement,
     nearer,
@@ -161,8 +162,8 @@ def _introduction(made: str, partial: Sequence[str]) -> str:
 
 RULES = {
     "strict": "strict",
-    "floor": "or within 1 point",
-    "printed": "or that, or brackets as standard errors",
+    "floor": "strict or within 1 point",
+    "printed": "strict with brackets as standard errors",
 }
 
 
@@ -174,8 +175,8 @@ def _in_words(summary: Mapping[str, Any], gathered: Mapping[tuple[str, str], Map
         "## How far the tables agree with the published ones\n\n"
         f"Strict: |difference| <= 3 sqrt(SD_paper^2 / {PAPER_TRIALS} + SD_ours^2 / "
         f"{trials[0] if len(trials) == 1 else 'trials'}), with the published brackets as standard "
-        "deviations and no floor. The kinder rules also take what is within 1 point, and what would "
-        "be within 3 standard errors if the brackets were standard errors. z: the difference over that root. "
+        "deviations and no floor. Two kinder rules beside it: within 1 point is enough, or the brackets "
+        "are the standard errors that the captions call them. z: the difference over that root. "
         "Clear verdicts: whether psi lowers the ECE, where the published difference is above two combined "
         "brackets.\n",
         "\n".join(markdown_table(*_short(summary["judgement"]))) + "\n",
@@ -183,32 +184,51 @@ def _in_words(summary: Mapping[str, Any], gathered: Mapping[tuple[str, str], Map
     ]
     for n, found in summary["judgement"].items():
         groups = found["ece_by_model"] | found["ece_by_group"]
-        rows = [(name, *_counted(of)) for name, of in groups.items() if of["cells"]]
-        header = ["ECE cells", *RULES.values(), "mean z", "rms z"]
-        text.append(f"### {n} bins\n\n" + "\n".join(markdown_table(header, rows)) + "\n")
-        rows = [(name, *_counted(of)) for name, of in found["ece_by_row"].items()]
-        text.append("\n".join(markdown_table(["data set, model", *header[1:]], rows)) + "\n")
-    n, found = next(iter(summary["judgement"].items()))
-    for name, title in (
-        ("not_strict", f"Cells (ECE with {n} bins, error) that do not meet the strict rule"),
-        ("far", f"Cells (ECE with {n} bins, error) off by more than 1 point"),
-    ):
-        rows = [
-            (
-                *(f"{c['dataset']}, {c['model']}", c["metric"], c["method"], f"{c['mean']:.2f}"),
-                *(f"{c['published']:.2f}", "" if c["z"] is None else f"{c['z']:.1f}"),
-                explanation(
-                    *(c["dataset"], c["model"], c["metric"], c["z"]),
-                    default=default[c["dataset"], c["model"]],
-                ),
-            )
-            for c in found[name]
-        ]
-        header = ["data set, model", "metric", "method", "here", "published", "z", "what was tried"]
-        text.append(f"### {title}: {len(rows)}\n\n" + "\n".join(markdown_table(header, rows)) + "\n")
+        text += _counts("ECE", f"{n} bins", groups, found["ece_by_row"])
+    first, found = next(iter(summary["judgement"].items()))
+    text += _counts("error", "errors", found["error_by_group"], found["error_by_row"])
+    missed = {n: {_name(c) for c in of["not_strict"]} for n, of in summary["judgement"].items()}
+    for n, found in summary["judgement"].items():
+        # Errors have no bins, so they are listed once.
+        metrics = ("ece", "error") if n == first else ("ece",)
+        what = f"Cells (ECE with {n} bins{', error' if n == first else ''})"
+        for name, title in (
+            ("not_strict", f"{what} that do not meet the strict rule"),
+            ("far", f"{what} off by more than 1 point"),
+        ):
+            rows = [
+                (
+                    *(f"{c['dataset']}, {c['model']}", c["metric"], c["method"], f"{c['mean']:.2f}"),
+                    *(f"{c['published']:.2f}", "" if c["z"] is None else f"{c['z']:.1f}"),
+                    f"agrees with {first} bins"
+                    if _name(c) in missed[n] - missed[first]
+                    else explanation(
+                        *(c["dataset"], c["model"], c["metric"], c["z"]),
+                        default=default[c["dataset"], c["model"]],
+                    ),
+                )
+                for c in found[name]
+                if c["metric"] in metrics
+            ]
+            header = ["data set, model", "metric", "method", "here", "published", "z", "what was tried"]
+            text.append(f"### {title}: {len(rows)}\n\n" + "\n".join(markdown_table(header, rows)) + "\n")
     if told := [*_claims(summary["claims"]), *_temperature(summary["temperature_against_psi"])]:
         text.append("### What the tables show\n\n" + "\n".join(told) + "\n")
     return text
+
+
+def _counts(
+    what: str, title: str, groups: Mapping[str, Mapping[str, Any]], rows: Mapping[str, Mapping[str, Any]]
+) -> Iterator[str]:
+    """Give the tables of counts and z-scores, by groups of data sets and by data set and model."""
+    yield f"### {title}\n"
+    for first, some in ((f"{what} cells", groups), ("data set, model", rows)):
+        counted = [(name, *_counted(of)) for name, of in some.items() if of["cells"]]
+        yield "\n".join(markdown_table([first, *RULES.values(), "mean z", "rms z"], counted)) + "\n"
+
+
+def _name(cell: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(cell[part] for part in ("dataset", "model", "metric", "method"))
 
 
 def _nearer(found: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Iterator[str]:
@@ -237,6 +257,10 @@ def _short(judgement: Mapping[Any, Mapping[str, Any]]) -> tuple[list[str], list[
             for of in judgement.values()
         )
         rows.append((f"{metric} cells, z: mean, rms", *found))
+        least = [of[f"{metric}_by_group"][UNUSED] for of in judgement.values()]
+        if any(of["cells"] for of in least):
+            title = f"{metric} cells, strict, data sets that only the split was chosen by"
+            rows.append((title, *(f"{of['strict']} of {of['cells']}" for of in least)))
     for name, part, title in (
         ("clear_verdicts", "agree", "clear verdicts on psi"),
         ("clear_verdicts", "psi_always_helps_would_agree", "... that 'psi always helps' would meet"),
@@ -266,8 +290,9 @@ def _temperature(found: Mapping[str, int]) -> Iterator[str]:
         yield (
             "- A temperature fitted on labelled rows (the other half of the test part) has a smaller NLL "
             f"than psi, which needs no labels, in {found['smaller']} of the {found['compared']} comparisons "
-            f"in which it could be fitted in every trial; in {found['pairs'] - found['compared']} it could "
-            "not."
+            f"in which it could be fitted in every trial. In {found['pairs'] - found['compared']} it could "
+            "not be, as there was no error to fit it to; with 1 for those temperatures it is "
+            f"{found['smaller_with_1']} of {found['pairs']}."
         )
 
 
@@ -310,14 +335,15 @@ def _both(of: Mapping[str, Any], part: str, whole: str) -> str:
 
 
 def short_summary(out: str | os.PathLike[str]) -> str:
-    """Return the judgement of ``summary.json`` as aligned text."""
+    """Return the judgement of ``summary.json`` as aligned text, the rule first."""
     summary = json.loads((Path(out) / SUMMARY).read_text(encoding="utf-8"))
     header, rows = _short(summary["judgement"])
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
     lines = (
         "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in (header, *rows)
     )
-    return "\n".join(lines)
+    rule = f"strict: |difference| <= 3 sqrt(SD_paper^2 / {PAPER_TRIALS} + SD_ours^2 / trials); "
+    return "\n".join([f"{rule}z: the difference over that root", *lines])
 
 
 def _boxes(table: Table) -> Figure:

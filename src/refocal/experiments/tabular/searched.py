@@ -81,13 +81,14 @@ def search_text(
         parts = {
             "Number of bins, all data sets of the study": here,
             "Number of bins, data sets that the 15 was not found by": bins_groups(here)[
-                "bins confirmed on it"
+                "bins not found by it"
             ],
         }
         for title, sets in parts.items():
             text += [f"## {title}: {len(sets)}", "", ", ".join(sets) + ".", ""]
             text += [*_bins_table(_joined(scan, sets)), ""]
     text += ["## The best configuration of each data set, ECE with 15 bins", ""]
+    text += ["The best of many, and fewer trials make z smaller: it is a hint, not a finding.", ""]
     text += [*_best_table(every), ""]
     return "\n".join(text)
 
@@ -188,7 +189,8 @@ def _best_table(of: Cells) -> list[str]:
             continue
         nearest = min(by_config, key=lambda c: math.hypot(_rms(by_config[c][15]), _rms(by_config[c][None])))
         told = [
-            f"{_fraction(by_config[c][15])}, {_rms(by_config[c][15]):.2f}, {_rms(by_config[c][None]):.2f}"
+            f"{_fraction(by_config[c][15])}, {_rms(by_config[c][15]):.2f}, {_rms(by_config[c][None]):.2f} "
+            f"({by_config[c][15][0].trials})"
             if c in by_config
             else "–"
             for c in (PROTOCOL, nearest)
@@ -197,8 +199,8 @@ def _best_table(of: Cells) -> list[str]:
         name += {PROTOCOL.task: "", EARLIER: ", earlier version"}.get(nearest.task, ", all rows")
         rows.append((dataset, model, len(by_config), told[0], name, told[1]))
     header = [
-        *("data set", "model", "configurations", "protocol: strict, rms z of ECE, of errors"),
-        *("nearest (part, decay, scaling)", "its strict, rms z of ECE, of errors"),
+        *("data set", "model", "configurations", "protocol: strict, rms z of ECE, of errors (trials)"),
+        *("nearest (part, decay, scaling)", "its strict, rms z of ECE, of errors (trials)"),
     ]
     return markdown_table(header, rows)
 
