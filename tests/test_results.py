@@ -368,7 +368,7 @@ def test_the_tabular_page_has_the_counts_of_its_summary():
     scaling = (FOLDER / "tabular" / "search.md").read_text(encoding="utf-8").split("## The scaling of")[1]
     (line,) = (line for line in scaling.splitlines() if line.startswith("| all |"))
     _, _, standard, standard_z, _, _, whole, whole_z, *_ = (x.strip() for x in line.split("|")[1:-1])
-    assert f"| all 24 tables | {standard}, {standard_z} | {whole}, {whole_z} |" in page_text
+    assert f"| all 24 data sets | {standard}, {standard_z} | {whole}, {whole_z} |" in page_text
     assert f"{standard} by the training part, {whole.split()[0]} by all rows" in TEXT
 
 
@@ -407,7 +407,28 @@ def test_explanations_are_those_of_the_versions():
         for version in ("five levels, complete rows", "numbers, complete rows", "numbers, all rows")
     ]
     told = [f"{np.sqrt(np.mean(np.square(z))):.1f}" for z in adult]
-    assert f"rms z {told[0]} against {told[1]} and {told[2]}" in page_text
+    said = f"(rms z {told[0]}; {told[1]} with the complete rows as they are, {told[2]} with all rows)"
+    assert said in page_text
+    waveform = page_text.split("- **Waveform:")[1].split("- **Adult")[0]
+    for version, words in (
+        ("waveform-21, 21 features, class 1", "meets {} of 14 ECE cells and {} of 8 errors (rms z"),
+        ("waveform-21, 21 features, class 2", "with 10 that class meets {} of 14 and {} of 8, so"),
+        ("waveform, 21 features, class 1", "that is here meets {} of 14 and {} of 8:"),
+    ):
+        assert words.format(*map(sum, both("Waveform", version))) in waveform
+    digits = page_text.split("- **USPS (")[1].split("- **Japanese")[0]
+    said = "digit 6 meets {} of 14 ECE cells and {} of 8 errors, digit 0 meets {} of 14 and {} of 8."
+    assert said.format(*map(sum, (*both("USPS", "class 6"), *both("USPS", "class 0")))) in digits
+    adult = page_text.split("- **Adult, network")[1].split("- **USPS")[0]
+    all_rows, complete, levels = (
+        both("Adult", version)
+        for version in ("numbers, all rows", "numbers, complete rows", "five levels, complete rows")
+    )
+    assert f"errors fit ({complete[1][0]} of 4 instead of {all_rows[1][0]})" in adult
+    assert f"does not: {complete[0][1]} of 7 ECE cells, {all_rows[0][1]} with all rows" in adult
+    assert f"{levels[0][1]} of the network's 7 ECE cells agree" in adult
+    said = f"but only {levels[1][1]} of its 4 errors, and the linear model fits worse: {levels[0][0]} of 7 "
+    assert said + f"ECE cells and {levels[1][0]} of 4 errors." in adult
     assert both("Waveform", "waveform-21, 21 features, class 1") == [[7, 7], [4, 4]]
     assert both("Waveform", "waveform-21, 21 features, class 2") == [[5, 7], [0, 2]]
     assert both("Waveform", "waveform, 21 features, class 1") == [[7, 7], [0, 1]]

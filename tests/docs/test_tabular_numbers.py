@@ -4,13 +4,17 @@ import csv
 import json
 import math
 import re
+import shutil
 from functools import cache
 
 import numpy as np
 import pytest
 from pages import DOCS, ROOT
+from scipy import stats
 
 from refocal.experiments.sweeps import read_runs
+from refocal.experiments.tabular import report
+from refocal.experiments.tabular.judgement import UNUSED
 from refocal.experiments.tabular.tables import gather, table_of
 
 FOLDER = ROOT / "results" / "tabular"
@@ -18,7 +22,8 @@ FOUND = (
     *("australian", "vehicle", "phoneme", "banknote", "phishing", "spambase"),
     *("twonorm", "ringnorm", "banana", "splice", "satimage", "mushroom"),
 )
-UNTOUCHED = ("adult", "magic", "artificial-characters", "fashion-mnist")
+LITTLE_USED = ("magic", "artificial-characters", "adult", "fashion-mnist")
+"""The first two by the split alone; of the others a version and the test rows were chosen."""
 
 
 def flat(path):
@@ -27,6 +32,7 @@ def flat(path):
 
 PAGE, PROTOCOL = flat(FOLDER / "README.md"), flat(DOCS / "reproduce.md")
 RESULTS = flat(ROOT / "results" / "README.md")
+LISTED = flat(FOLDER / "tables.md")
 FIRST, ADVICE = flat(ROOT / "README.md"), flat(DOCS / "start" / "which-correction.md")
 
 
@@ -68,39 +74,53 @@ def test_the_log_of_bins_is_that_of_the_summary():
         assert strict(scan(bins)) == summary()["judgement"][str(bins)]["ece"]["strict"]
 
 
-def test_the_data_sets_that_nothing_was_chosen_by():
-    ten, fifteen = (scan(bins, inside=UNTOUCHED) for bins in (10, 15))
-    three = scan(15, inside=UNTOUCHED[:3])
-    assert len(ten) == len(fifteen) == 56
-    assert (
-        f"it is {strict(ten)} of 56 with 10 bins and {strict(fifteen)} with 15, without Fashion-MNIST "
-        in PAGE
-    )
-    assert f"without Fashion-MNIST {strict(three)} of {len(three)} with 15" in PAGE
-    assert (
-        f"nothing was chosen it is {strict(fifteen)} of 56 ({strict(fifteen) / 56:.1%})".replace("%", " %")
-        in PAGE
-    )
-    assert f"sets by which nothing was chosen it is {strict(fifteen)} of 56 ECEs, and the fourteen" in RESULTS
-    said = f"none was chosen by it is {strict(fifteen)} of 56, without Fashion-MNIST {strict(three)} of 42"
-    assert said in RESULTS
+def test_the_data_sets_that_little_was_chosen_by():
+    rows_of, words = {}, {}
+    for n in (2, 3, 4):
+        some = LITTLE_USED[:n]
+        of = [
+            scan(15, inside=some),
+            scan(10, inside=some),
+            [row for row in log(runs="study", metric="error") if row["dataset"] in some],
+        ]
+        words[n] = [f"{strict(cells)} of {len(cells)}" for cells in of]
+        rows_of[n] = f" | {' | '.join(words[n])} |"
+    for n, start in ((2, "magic, artificial-characters"), (3, "and adult"), (4, "and fashion-mnist")):
+        (line,) = re.findall(rf"\| {start}: [^|]*(\|[^|]*\|[^|]*\|[^|]*\|)", PAGE)
+        assert f" {line}" == rows_of[n]
+    of = summary()["judgement"]["15"]
+    for metric, at in (("ece", 0), ("error", 2)):
+        group = of[f"{metric}_by_group"][UNUSED]
+        assert f"{group['strict']} of {group['cells']}" == words[2][at]
+    assert f"used a little (Adult, Fashion-MNIST) {words[4][0]} and {words[4][2]}." in RESULTS
+    assert f"with Adult and Fashion-MNIST {words[4][0]}. Taken" in RESULTS
+    assert f"{words[4][2]} with Adult and Fashion-MNIST |" in RESULTS
+
+
+def test_how_many_cells_would_miss_by_chance():
+    """By Student's t with the degrees of freedom of two means of ten trials of equal spread."""
+    tail = 2 * stats.t.sf(3, 18)
+    assert f"About {tail * 364:.0f} of 364 would miss by chance" in PAGE
+    assert f"where about {tail * 208:.0f} would miss by chance" in PAGE
+    assert f"by chance about {tail * 364:.0f} and {tail * 208:.0f} would miss" in RESULTS
+    assert f"the rms z would be {math.sqrt(18 / 16):.2f}" in PAGE
 
 
 def test_bins_where_they_were_found_and_elsewhere():
     ten, fifteen = scan(10, inside=FOUND), scan(15, inside=FOUND)
-    said = f"{strict(ten)} of 168 with 10 bins (rms z {rms(ten):.2f}), "
+    said = f"{strict(ten)} of 168 cells agree with 10 bins (rms z {rms(ten):.2f}) and "
     assert said + f"all {strict(fifteen)} with 15 ({rms(fifteen):.2f})" in PAGE
     assert f"found by ({strict(ten)} and {strict(fifteen)} of 168)" in PROTOCOL
     ten, fifteen = scan(10, outside=FOUND), scan(15, outside=FOUND)
     assert len(ten) == len(fifteen) == 196
-    said = f"{strict(ten)} of 196 with 10 bins (mean z {mean_z(ten):.2f}, rms {rms(ten):.2f}) and "
+    said = f"{strict(ten)} of 196 agree with 10 bins (mean z {mean_z(ten):.2f}, rms {rms(ten):.2f}) and "
     assert said + f"{strict(fifteen)} with 15 ({mean_z(fifteen):.2f}, {rms(fifteen):.2f})" in PAGE
     assert strict(ten) == strict(fifteen)
-    assert f"do not prefer 15 to 10 ({strict(ten)} of 196 with both)" in RESULTS
+    assert f"15 is no better than 10 ({strict(ten)} of 196 with both)" in RESULTS
     said = f"on the other fourteen it is {strict(ten)} of 196 with both, so by this count they do "
-    assert said + f"not confirm it (rms z {rms(ten):.2f} and {rms(fifteen):.2f};" in PROTOCOL
+    assert said + f"not confirm it (the rms z is {rms(ten):.2f} and {rms(fifteen):.2f};" in PROTOCOL
     counts = [strict(scan(bins, outside=FOUND)) for bins in range(10, 21)]
-    assert f"all numbers from 10 to 20 have {min(counts)} to {max(counts)} there" in PAGE
+    assert f"every number from 10 to 20 gives {min(counts)} to {max(counts)}" in PAGE
 
 
 def test_what_each_criterion_says_of_the_bins():
@@ -111,8 +131,16 @@ def test_what_each_criterion_says_of_the_bins():
     assert f"smallest with 13 ({distance[13]:.3f} points, {distance[15]:.3f} with 15)" in PAGE
     assert mean_z(every[10]) < mean_z(every[9])  # more bins usually raise the ECE, not here
     ten, fifteen = every[10], every[15]
-    assert f"(mean z {mean_z(ten):.2f}, rms {rms(ten):.2f})" in PAGE
+    counts = f"{strict(ten)} of 364 cells meet the strict rule with 10 bins"
+    assert f"{counts} (mean z {mean_z(ten):.2f}, rms {rms(ten):.2f}), {strict(fifteen)} with 15 " in PAGE
     assert f"({mean_z(fifteen):.2f}, {rms(fifteen):.2f}), the most of" in PAGE
+    assert f"{counts} and {strict(fifteen)} with 15." in PROTOCOL
+    for share, some in (("15 bins, the best", fifteen), ("the 10 of the text.**", ten)):
+        percent = f"{strict(some) / len(some):.1%}".replace("%", " %")
+        assert f"{percent} of the ECE cells agree with {share}" in PAGE or f"{percent} with {share}" in PAGE
+    below = [sum(float(row["difference"]) < 0 for row in some) for some in (ten, fifteen)]
+    said = f"in {below[0]} of 364 cells (mean z {mean_z(ten):.2f}), with 15 in {below[1]} "
+    assert said + f"({mean_z(fifteen):.2f})" in PROTOCOL
 
     def signs(some):
         mean = {
@@ -135,7 +163,8 @@ def test_tables_that_are_nearer_with_15_bins():
     with15 = [table for table in tables if of(15, table) < of(10, table)]
     found = [table for table in with15 if table[0] in FOUND]
     counts = (len(with15), len(tables), len(found), 2 * len(FOUND), len(with15) - len(found))
-    words = "rms z in {} of {}: in {} of {} where it was found, in {} of {} elsewhere"
+    words = "smaller with 15 than with 10 in {} of {} tables (a data set and a model), "
+    words += "in {} of {} where 15 was found and in {} of {} elsewhere"
     assert words.format(*counts, len(tables) - 2 * len(FOUND)) in PAGE
     stored = summary()["nearer"]["15 than 10"]
     assert [stored[name]["nearer"] for name in stored] == [counts[0], counts[2], counts[4]]
@@ -149,10 +178,10 @@ def test_the_scaling_by_the_training_part_and_by_all_rows():
     )
     assert len({row["dataset"] for row in cells[0]}) == 24
     total = [f"{strict(some)} of 336, {rms(some):.2f}" for some in cells]
-    assert f"| all 24 tables | {total[0]} | {total[1]} |" in PAGE
+    assert f"| all 24 data sets | {total[0]} | {total[1]} |" in PAGE
     assert (
-        f"{strict(cells[1])} of 336 ECE cells of the 24 tables meet the strict rule, {strict(cells[0])} with"
-        in PROTOCOL
+        f"{strict(cells[1])} of 336 ECE cells of the 24 data sets of tables meet the strict rule, "
+        f"{strict(cells[0])} with" in PROTOCOL
     )
     three = ("basehock", "isolet", "coil20")
     rest = [[row for row in some if row["dataset"] not in three] for some in cells]
@@ -219,8 +248,8 @@ def test_every_row_of_the_short_table_is_that_of_the_summary():
     judged = [summary()["judgement"][bins] for bins in ("15", "10")]
     rules = {
         "strict": "strict",
-        "floor": "or within 1 point",
-        "printed": "or that, or brackets as standard errors",
+        "floor": "strict or within 1 point",
+        "printed": "strict with brackets as standard errors",
     }
     lines = {}
     for metric in ("ece", "error"):
@@ -228,6 +257,16 @@ def test_every_row_of_the_short_table_is_that_of_the_summary():
             lines[f"{metric} cells, {title}"] = [
                 f"{of[metric][rule]} of {of[metric]['cells']}" for of in judged
             ]
+        of_unused = [of[f"{metric}_by_group"][UNUSED] for of in judged]
+        lines[f"{metric} cells, strict, data sets that only the split was chosen by"] = [
+            f"{of['strict']} of {of['cells']}" for of in of_unused
+        ]
+    printed = [of["ece"]["printed"] for of in judged]
+    assert printed[0] == printed[1]
+    assert f"**taken as printed, {printed[0]} of 364 ECE cells agree with 15 bins, and as many" in PAGE
+    assert f"by which {printed[0]} of 364 ECE cells agree with 10 bins and with 15" in PROTOCOL
+    far = [sum(cell["metric"] == "ece" for cell in of["far"]) for of in judged]
+    assert f"| ECE cells off by more than 1 point | {far[0]} | {far[1]} |" in PAGE
     helps = [
         [f"{of[name]['psi_always_helps_would_agree']} of {of[name]['pairs']}" for of in judged]
         for name in ("clear_verdicts", "signs")
@@ -295,15 +334,46 @@ def test_by_how_much_a_temperature_has_the_smaller_nll():
     }
     fitted = {key: gap for key, gap in gaps.items() if math.isfinite(gap)}
     assert (len(gaps), len(fitted)) == (156, 142)
-    assert f"the median difference is only {np.median(list(fitted.values())):.3f}" in ADVICE
-    assert (
-        f"in 120 of 142 comparisons, by {-np.median(list(fitted.values())):.3f} in the median; in 14 more"
-        in FIRST
-    )
-    rows_of = {row["dataset"]: int(row["n_test"]) for row in rows("labels.csv")}
-    used = np.median([rows_of[dataset] / 2 for dataset, _, _ in fitted])
-    for page in (FIRST, ADVICE):
-        assert f"{round(used, -2):,.0f} in the median" in page
+    middle = np.median(list(fitted.values()))
+    assert f"the median difference is only {middle:.3f}" in ADVICE
+    assert f"120 of 142 comparisons, by {-middle:.3f} in the median" in FIRST
+    rest = [key for key in gaps if key not in fitted]
+    assert len(rest) == 14
+    assert "with a temperature of 1 there, psi has the smaller NLL in all of them: 120 of 156" in PAGE
+    assert summary()["temperature_against_psi"] == {
+        "pairs": 156,
+        "compared": 142,
+        "smaller": sum(gap < 0 for gap in fitted.values()),
+        "smaller_with_1": 120,
+    }
+    n_test = {run.config["dataset"]: run.result["n_test"] for run in study()}
+    used = np.median([n_test[dataset] / 2 for dataset, _, _ in fitted])
+    assert f"half of the test part, {10 * round(used / 10):,} in the median" in ADVICE
+
+
+@cache
+def study():
+    return [run for run in read_runs(FOLDER) if not run.result["partial"]]
+
+
+def test_a_temperature_that_cannot_be_fitted_counts_as_1():
+    """From the trials: the raw NLL where half of the test rows had no error."""
+    of = {
+        (metric, model): table_of(gather(study()), model, "nll", n_bins=15, extra=metric == "ts")
+        for metric in ("nll", "ts")
+        for model in ("linear", "mlp")
+    }
+    psi_smaller = few = 0
+    for model in ("linear", "mlp"):
+        for dataset, row in of["nll", model].rows.items():
+            for gamma in (1, 2, 3):
+                ts = np.array(of["ts", model].rows[dataset][f"FL-{gamma}-TS-NLL"].values)
+                if missing := int(np.isnan(ts).sum()):
+                    filled = np.where(np.isnan(ts), row[f"FL-{gamma}"].values, ts)
+                    psi_smaller += np.mean(row[f"FL-{gamma}-psi"].values) < filled.mean()
+                    few += missing <= 3
+    assert (psi_smaller, few) == (14, 5)
+    assert "(in five of them 1 to 3 of the 10)" in PAGE
 
 
 LABELS = ("10", "30", "100", "300", "1000", "3000")
@@ -329,11 +399,19 @@ def test_the_temperature_by_number_of_labels():
     assert f"| temperature (NLL) has the smaller mean ECE | {' | '.join(below)} |" in PAGE
     assert f"| its ECE minus that of psi, median, in points | {' | '.join(gaps)} |" in PAGE
     assert f"with 1,000 labels in {below[4]} models" in PROTOCOL
-    assert f"smaller ECE in {below[4]} models; with 100 labels in {below[2]};" in FIRST
+    assert f"smaller ECE in {below[4]} models, with 100 labels in {below[2]}. Fitted" in FIRST
     assert (
-        f"With 100 labels its ECE was the smaller one in {below[2]} models, with 1,000 in {below[4]}:"
+        f"With 100 labels its ECE was the smaller one in {below[2]} models, with 1,000 in {below[4]}, and"
         in ADVICE
     )
+    chosen = [
+        sum(means[n]["chosen"] < means[n]["psi"] for means in of.values() if n in means)
+        for n in ("100", "1000")
+    ]
+    said = f"what `choose_calibration` takes in {chosen[0]} of 52 and {chosen[1]} of 36:"
+    assert said in ADVICE
+    said = f"With 100 labels a fitted temperature has the smaller ECE in {below[2]} models, with 1,000 in "
+    assert said + f"{below[4]}:" in RESULTS
     last = [list(means.values())[-1] for means in of.values()]
     assert f"ECE in {sum(x['ts_nll'] < x['psi'] for x in last)} of {len(last)} (next section)" in PAGE
 
@@ -380,18 +458,61 @@ def test_the_medians_of_the_crossing_points():
             middle = sorted(points)[len(points) // 2]
             told.append(f"{middle:,} (never: {sum(map(math.isinf, points))} of {len(points)})")
         assert f"| {title}: median | {' | '.join(told)} |" in PAGE
+    never = [
+        list(means)[-1]
+        for means in label_means("ece").values()
+        if list(means.values())[-1]["ts_nll"] >= list(means.values())[-1]["psi"]
+    ]
+    counts = [never.count(n) for n in ("100", "300", "1000", "3000")]
+    assert sum(counts) == len(never)
+    words = "Of the {} models that is 100 labels for {}, 300 for {}, 1,000 for {} and 3,000 for {};"
+    assert words.format(len(never), *counts) in PAGE
+
+
+DECAYS = ("0", "0.0001", "0.0005", "0.001")
+SHIFTED = (
+    *((dataset, "linear") for dataset in ("satimage", "pendigits", "japanese-vowels", "image")),
+    ("banana", "mlp"),
+)
 
 
 def test_what_the_log_says_of_errors_that_miss():
-    study = {"runs": "study", "metric": "error"}
     satimage, banana = {"dataset": "satimage", "model": "linear"}, {"dataset": "banana", "model": "mlp"}
-    text = rms(log(**satimage, runs="search", metric="error", weight_decay="0.001"))
-    assert f"(rms z {text:.2f} against {rms(log(**satimage, **study)):.2f})" in PAGE
-    other = rms(log(**banana, runs="search", metric="error", train_fraction="0.6", weight_decay="0.0001"))
-    assert f"({other:.2f} against {rms(log(**banana, **study)):.2f})" in PAGE
+    few = {"runs": "search", "metric": "error", "trials": "5"}
+    text = rms(log(**satimage, **few, weight_decay="0.001"))
+    cells = table_of(gather(study()), "linear", "error", n_bins=15).rows["satimage"].values()
+    first = [
+        (np.mean(cell.values[:5]) - cell.published.mean)
+        / math.hypot(np.std(cell.values[:5], ddof=1) / math.sqrt(5), cell.published.spread / math.sqrt(10))
+        for cell in cells
+    ]
+    first = math.sqrt(np.mean(np.square(first)))
+    assert f"(rms z {text:.2f}, but the first five trials of the study have {first:.2f})" in PAGE
+    assert f"5 trials (rms z {text:.2f}), but so do the first 5 trials of the study ({first:.2f};" in LISTED
+    other, half = (
+        sorted(rms(log(**banana, **few, train_fraction=part, weight_decay=decay)) for decay in DECAYS)
+        for part in ("0.6", "0.5")
+    )
+    words = "{:.2f} to {:.2f}{} with half of the rows and 5 trials {:.2f} to {:.2f})"
+    assert words.format(other[0], other[-1], ",", half[0], half[-1]) in PAGE
+    assert words.format(other[0], other[-1], ";", half[0], half[-1]) in LISTED
+    of = {key: mean_z(log(runs="study", metric="error", dataset=key[0], model=key[1])) for key in SHIFTED}
+    words = "{:.1f} on satimage, {:.1f} on pendigits, {:.1f} on japanese-vowels and {:.1f} on image, of the "
+    assert words.format(*list(of.values())[:4]) + f"network {of['banana', 'mlp']:.1f} on banana" in PAGE
+    vowels = [row for row in scan(15, inside=("japanese-vowels",)) if row["model"] == "linear"]
+    assert all(float(row["z"]) < 0 for row in vowels)
+    assert f"all seven ECEs are lower (mean z {mean_z(vowels):.1f}) and all four errors higher (2.5)" in PAGE
+    usps = {"dataset": "usps", "model": "linear", "n_bins": "15"}
+    assert strict(log(**usps, runs="search", trials="5", train_fraction="0.3")) == 7
+    isolet = {"dataset": "isolet", "n_bins": "15", "runs": "search", "train_fraction": "0.5"}
+    by_part = [strict(log(**isolet, model=model, scaling="standard")) for model in ("mlp", "linear")]
+    assert by_part == [7, 1]
+    mushroom = {"dataset": "mushroom", "metric": "error", "runs": "search", "task": "paper"}
+    assert strict(log(**mushroom, model="linear", scaling="standard")) == 4
     misses = [c for c in summary()["judgement"]["15"]["not_strict"] if c["metric"] == "error"]
     sets = [c["dataset"] for c in misses]
-    assert f"The {len(misses)} misses are listed" in PAGE
+    assert f"All but 1 of the {len(misses)} misses are within 1 point" in PAGE
+    assert [abs(c["mean"] - c["published"]) > 1 for c in misses].count(True) == 1
     both, mushroom = sets.count("usps") + sets.count("adult"), sets.count("mushroom")
     assert f"{both} are of USPS and Adult, {mushroom} of mushroom" in PAGE
     rest = [name for name in sets if name not in ("usps", "adult", "mushroom")]
@@ -425,8 +546,7 @@ def test_what_the_tables_show():
 
 def test_boldface_by_number_of_bins():
     """The Welch tests are those of the report, checked elsewhere; the counts are made here."""
-    runs = [run for run in read_runs(FOLDER) if not run.result["partial"]]
-    gathered = gather(runs)
+    gathered = gather(study())
     agree = {}
     for bins in range(8, 26):
         tables = [table_of(gathered, model, "ece", n_bins=bins) for model in ("linear", "mlp")]
@@ -434,3 +554,12 @@ def test_boldface_by_number_of_bins():
         agree[bins] = sum(cell.bold == cell.published.bold for cell in cells)
     assert max(agree, key=agree.get) == 11
     assert f"boldface agrees with 11 bins ({agree[11]}; {agree[15]} with 15)" in PAGE
+
+
+def test_the_stored_tables_are_made_of_the_stored_runs(tmp_path):
+    shutil.copytree(FOLDER / "runs", tmp_path / "runs")
+    report(tmp_path)
+    made = [path for path in tmp_path.iterdir() if path.suffix in (".md", ".csv", ".json", ".tex")]
+    assert len(made) == 3 + 2 * 6
+    for path in made:
+        assert path.read_bytes() == (FOLDER / path.name).read_bytes(), path.name

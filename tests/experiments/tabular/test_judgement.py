@@ -17,6 +17,7 @@ from refocal.experiments.tabular.explained import OPEN, explanation, is_default
 from refocal.experiments.tabular.judgement import (
     PAPER_TRIALS,
     STRICT,
+    UNUSED,
     counts,
     groups_of,
     judge,
@@ -137,17 +138,24 @@ def test_boldface_and_errors_are_counted():
     assert whole["data_sets"] == ["banana"]
 
 
-def test_groups_tell_a_confirmation_from_a_search():
-    assert groups_of(["letter", "mnist", "magic"]) == {
-        "protocol searched by it": ["letter"],
-        "version chosen by it": ["mnist"],
-        "confirmed on it": ["magic"],
+def test_groups_tell_what_was_chosen_by_a_data_set():
+    assert groups_of(["letter", "mnist", "adult", "banana", "magic"]) == {
+        "scaling and weight decay chosen by it": ["letter"],
+        "version, pixels or test rows chosen by it": ["mnist", "adult"],
+        "bins found by it": ["banana"],
+        "bins not found by it": ["letter", "mnist", "adult", "magic"],
+        UNUSED: ["magic"],
     }
     rows = {name: {"CE": cell(1.0, 0.1, 1.0, 0.1)} for name in ("banana", "magic", "letter", "coil20")}
-    groups = judgement([table(rows)], [], list(rows))["ece_by_group"]
-    assert groups["bins found by it"]["cells"] == 1  # banana
-    assert groups["bins confirmed on it"]["cells"] == 3
-    assert groups["neither bins, protocol nor version by it"]["cells"] == 1  # magic
+    errors = {name: {"CE": cell(5.0, 0.1, 9.0, 0.1)} for name in ("magic", "letter")}
+    found = judgement([table(rows)], [table(errors, metric="error")], list(rows))
+    assert {name: of["cells"] for name, of in found["ece_by_group"].items() if "bins" in name} == {
+        "bins found by it": 1,  # banana
+        "bins not found by it": 3,
+    }
+    assert found["ece_by_group"][UNUSED]["strict"] == 1
+    assert (found["error_by_group"][UNUSED]["cells"], found["error_by_group"][UNUSED]["strict"]) == (1, 0)
+    assert found["error_by_row"].keys() == {"magic, linear", "letter, linear"}
 
 
 def test_claims_are_counted():
@@ -184,9 +192,11 @@ def test_claims_are_counted():
     assert (against["pairs"], against["within_1_point"]) == (4, 3)
     assert list(against["published"].values()) == [4, 0, 2, 2]
     counts = temperature_against_psi([table(rows)], [table(scaled)], ["banana", "splice", "adult"])
-    assert counts == {"pairs": 4, "compared": 3, "smaller": 2}
+    # Of splice FL-1, which has no temperature, the raw score is below psi.
+    assert counts == {"pairs": 4, "compared": 3, "smaller": 2, "smaller_with_1": 3}
     (line,) = _temperature(counts)
-    assert "in 2 of the 3 comparisons in which it could be fitted in every trial; in 1 it could not." in line
+    assert "in 2 of the 3 comparisons in which it could be fitted in every trial. In 1 it could" in line
+    assert line.endswith("with 1 for those temperatures it is 3 of 4.")
     assert not list(_temperature(temperature_against_psi([table({})], [table({})], ["banana"])))
 
 
@@ -267,7 +277,7 @@ def test_the_table_of_cells_has_both_numbers_of_bins_beside_each_other():
 
 def test_every_cell_has_a_word_on_what_was_tried():
     assert explanation("usps", "linear", "ece", 5.0).startswith("open: the version")
-    assert explanation("vehicle", "linear", "ece", -2.9).startswith("chance: ")
+    assert explanation("vehicle", "linear", "ece", -2.9).startswith("within the strict rule")
     assert (
         explanation("vehicle", "linear", "error", 3.1)
         == explanation("vehicle", "linear", "ece", None)
@@ -282,7 +292,7 @@ def test_every_cell_has_a_word_on_what_was_tried():
         "vehicle", "linear", "ece", 5.0, default=False
     )
     assert explanation("usps", "linear", "ece", 5.0, default=False) == "-"
-    assert explanation("usps", "linear", "ece", 1.0, default=False).startswith("chance: ")
+    assert explanation("usps", "linear", "ece", 1.0, default=False).startswith("within the strict rule")
 
 
 def test_a_chance_of_1_in_130_is_that_of_two_means_of_ten_trials():
