@@ -8,6 +8,7 @@ import io
 import json
 import math
 import os
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -62,10 +63,12 @@ class BoxPanel(NamedTuple):
     from_zero: bool = True
 
 
-def box_figure(panels: Sequence[BoxPanel], columns: int, *, xlabel: str = "", ylabel: str = "") -> Figure:
+def box_figure(
+    panels: Sequence[BoxPanel], columns: int, *, xlabel: str = "", ylabel: str = "", note: str = ""
+) -> Figure:
     """Return the numbers over trials in a grid of at most so many columns, with one legend for all.
 
-    Under the panels stands how many trials there are.
+    Under the panels stands the note, and how many trials there are.
 
     Raises:
         ValueError: If there is no panel: an empty figure says nothing.
@@ -84,8 +87,15 @@ def box_figure(panels: Sequence[BoxPanel], columns: int, *, xlabel: str = "", yl
     for ax in axes.flat[len(panels) :]:
         ax.set_axis_off()
     share_legend(drawn)
-    figure.supxlabel(trials_caption(panels), fontsize=SMALL)
+    put_caption(figure, f"{note}\n{trials_caption(panels)}")
     return figure
+
+
+def put_caption(figure: Figure, text: str) -> None:
+    """Put a text under a figure, in lines that it has room for."""
+    letters = int(figure.get_figwidth() / (0.52 * SMALL / 72))  # a letter is about half as wide as it is high
+    lines = [part for line in text.splitlines() for part in textwrap.wrap(line, letters)]
+    figure.supxlabel("\n".join(lines), fontsize=SMALL)
 
 
 def trials_caption(panels: Iterable[BoxPanel]) -> str:
@@ -94,13 +104,17 @@ def trials_caption(panels: Iterable[BoxPanel]) -> str:
     Example:
         >>> trials_caption([BoxPanel("ECE", {"raw": {"0": [1.0, 2.0], "1": [3.0]}})])
         'n = 1 to 2 trials; every trial is a point'
+        >>> trials_caption([BoxPanel("ECE", {"raw": {"0": [1.0, 2.0, 3.0, 4.0, 5.0]}})])
+        'n = 5 trials; box: middle half and median; whiskers: trials within 1.5 box lengths; points: others'
     """
     counts = {
         len(numbers) for panel in panels for groups in panel.series.values() for numbers in groups.values()
     }
     least, most = min(counts), max(counts)
     n = f"n = {least}" if least == most else f"n = {least} to {most}"
-    drawn = "boxes" if least >= FEWEST else f"boxes from {FEWEST} trials on, points otherwise"
+    drawn = "box: middle half and median; whiskers: trials within 1.5 box lengths; points: others"
+    if least < FEWEST:
+        drawn += f"; of fewer than {FEWEST} trials each is a point"
     drawn = "every trial is a point" if most < FEWEST else drawn
     return f"{n} trial{'s' if most > 1 else ''}; {drawn}"
 

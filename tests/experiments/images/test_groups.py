@@ -73,11 +73,18 @@ def test_what_is_not_recorded_does_not_part_what_is_of_one_kind(tmp_path):
 
 @pytest.mark.parametrize(
     "change",
-    [{"torch": "2.14.0"}, {"threads": 2}, {"instructions": "AVX2"}, {"loss": "eager"}, {"model": "2"}],
+    [
+        {"torch": "2.14.0"},
+        {"threads": 2},
+        {"instructions": "AVX2"},
+        {"onednn": "AVX2"},
+        {"loss": "eager"},
+        {"model": "2"},
+    ],
 )
 def test_every_part_of_a_machine_keeps_runs_apart(tmp_path, change):
     one = CPU | {"processor": "Z80", "instructions": "none", "torch": "2.13.0", "loss": "kernel"}
-    one["model"] = "1"
+    one |= {"model": "1", "onednn": "no limit"}
     groups = group_runs(group_of_machines(tmp_path, [one], [one | change]))
     assert [len(some) for some in groups.values()] == [1, 1]
     ((name, value),) = change.items()

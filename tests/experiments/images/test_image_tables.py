@@ -1,5 +1,6 @@
 import csv
 import dataclasses
+import io
 import itertools
 import json
 import shlex
@@ -10,12 +11,14 @@ from importlib.metadata import version
 import numpy as np
 import pytest
 from image_stand_in import K, image_configs, minimiser_run, plain_ece, softmax
+from matplotlib.image import imread
 from scipy.optimize import minimize_scalar
 from scipy.stats import rankdata
 
 import refocal
 from refocal.cli import main, parser
 from refocal.experiments.images import experiments_of, judge
+from refocal.experiments.images.figures import boxes_figure, reliability_figure
 from refocal.experiments.images.groups import group_runs
 from refocal.experiments.images.judge import (
     directions,
@@ -29,6 +32,7 @@ from refocal.experiments.images.measures import measure_group
 from refocal.experiments.images.tables import report_text, write_report
 from refocal.experiments.sweeps import machine, read_runs, sweep
 from refocal.experiments.sweeps.origin import machine_text
+from refocal.plots import figure_bytes
 
 
 @pytest.fixture(scope="module")
@@ -275,10 +279,12 @@ def test_errors_are_judged_by_the_spread_of_both_sides(tmp_path):
     assert found["strict"] == (abs(several.z) <= 3)
     assert found["within_1_point"] == sum(abs(c.difference) <= 1 for c in (several, single))
     lines = list(summary_text(json.loads(json.dumps(summary_of([group])))))
-    assert f"SD {several.sd:.2f}, n 3), published 25.56 (SD 0.63): " in lines[2]
-    assert lines[2].endswith(f" points, z {several.z:+.1f}")
-    assert lines[3].endswith(" points")
-    assert lines[4].startswith("  errors within 1 point: ")
+    (start,) = (i for i, line in enumerate(lines) if line.startswith("it: "))
+    first, second, last = lines[start + 1 : start + 4]
+    assert f"SD {several.sd:.2f}, n 3), published 25.56 (SD 0.63): " in first
+    assert first.endswith(f" points, z {several.z:+.1f}")
+    assert second.endswith(" points")
+    assert last.startswith("  errors within 1 point: ")
 
 
 def test_directions_are_counted_in_trials(out, group):
@@ -579,6 +585,19 @@ def test_runs_of_another_smoothing_or_training_stand_apart(tmp_path):
     )
     (cell,) = judge_errors(names[drawn])
     assert cell.published == published_errors("cifar10-s", "resnet8")["standard", 1.0][0]
+
+
+@pytest.mark.parametrize("gammas", [[2], [0, 2]])
+def test_captions_have_room(tmp_path, gammas):
+    """Narrow figures too, with the longest caption: that of temperatures by halves."""
+    configs = image_configs("cifar10-s", "resnet8", gammas, ["standard"], 2, epochs=2, validation=0.0)
+    group = measure_group("it", sweep(configs, run_without_validation_images, tmp_path, progress=False))
+    for figure in (reliability_figure(group), boxes_figure(group)):
+        assert "the mean of both halves" in figure.get_supxlabel().replace("\n", " ")
+        assert figure.get_supxlabel().startswith("cifar10-s, resnet8")
+        picture = imread(io.BytesIO(figure_bytes(figure, dpi=60)))[..., :3]
+        for edge in (picture[0], picture[-1], picture[:, 0], picture[:, -1]):
+            assert edge.min() == 1
 
 
 def test_a_report_removes_figures_of_names_that_are_gone(tmp_path):

@@ -1,5 +1,6 @@
 """What depth and number of images do, from runs whose numbers are known."""
 
+import itertools
 import json
 import shlex
 
@@ -50,6 +51,26 @@ def test_the_best_gamma_by_depth_and_by_size(tmp_path):
     (claim,) = size.comparisons()
     assert (claim.first, claim.last, claim.larger, claim.trials) == (2000, 300, 1, 1)
     assert (claim.surer, claim.gaps) == (3, 3)
+    runs = [r for r in read_runs(tmp_path / "out") if "train_size" not in r.config]
+    nlls = {}  # of Standard raw and with Psi, by no code of the report
+    for r in runs:
+        z, y = r.arrays()["test_logits"].astype(float), r.arrays()["test_labels"]
+        both = (softmax(z), refocal.psi(softmax(z), r.config["gamma"]))
+        key = (r.config["model"], r.config["gamma"], r.config["seed"])
+        nlls[key] = [-np.log(probs[np.arange(len(y)), y]).mean() for probs in both]
+    pairs = list(itertools.product((1.0, 2.0), (0, 1)))
+    less = sum(
+        np.diff(nlls["resnet20", *pair]).item() > np.diff(nlls["resnet8", *pair]).item() for pair in pairs
+    )
+    best = {
+        depth_of: [min((0.0, 1.0, 2.0), key=lambda gamma: nlls[model, gamma, seed][0]) for seed in (0, 1)]
+        for depth_of, model in ((8, "resnet8"), (20, "resnet20"))
+    }
+    larger = sum(after > before for before, after in zip(best[8], best[20], strict=True))
+    summary = depth.summary()
+    (claim,) = summary["comparisons_by_nll"]
+    assert (claim["larger"], claim["trials"], claim["less"], claim["pairs"]) == (larger, 2, less, 4)
+    assert [one["best_gamma_by_nll"] for one in summary["values"]] == [best[8][0], best[20][0]]
     left, between, middle, right = trend_figure(depth).axes
     assert [line.get_label() for line in left.lines] == ["8 (n = 2)", "20 (n = 2)"]
     assert [tuple(part.get_offsets()[0]) for part in middle.collections] == list(depth.best.items())

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from refocal.experiments.files import BoxPanel, box_figure
+from refocal.experiments.files import BoxPanel, box_figure, put_caption
 from refocal.experiments.images.judge import published_for
 from refocal.experiments.images.measures import TITLES, Group
-from refocal.plots import SMALL, new_figure, plot_raw_psi, share_legend
+from refocal.plots import new_figure, plot_raw_psi, share_legend
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,16 +62,19 @@ def reliability_figure(group: Group) -> Figure:
             drawn.append(ax)
     share_legend(drawn)
     text = (
-        f"{group.n[2]:,} test images, the first trial of each setting; black: 95 % intervals, wide where a "
+        f"{_what(group)}: {group.n[2]:,} test images, the first trial of each setting; black: 95 % intervals"
     )
-    text += "bin has few images"
-    if not group.n[1] and "ts_fl" in rows:
-        text += (
-            "\n" + rf"{_math('ts_fl')}: T is of the other half of the images, the ECE is the mean of both "
-        )
-        text += "halves, the bars are of all images"
-    figure.supxlabel(text, fontsize=SMALL)
+    halves = f"\n{_halves()}, the bars are of all images" if not group.n[1] and "ts_fl" in rows else ""
+    put_caption(figure, f"{text}, wide where a bin has few images{halves}")
     return figure
+
+
+def _what(group: Group) -> str:
+    return f"{Path(group.config['dataset']).stem}, {group.config['model']}"
+
+
+def _halves() -> str:
+    return f"{_math('ts_fl')}: T is of the other half of the images, the ECE is the mean of both halves"
 
 
 def boxes_figure(group: Group) -> Figure:
@@ -90,7 +94,8 @@ def boxes_figure(group: Group) -> Figure:
             papers = {f"{gamma:g}": mean for (p, gamma), (mean, _) in published.items() if p == paradigm}
             title = f"{_math(paradigm)}, error (%)"
             panels.append(BoxPanel(title, errors, {"raw": papers}, from_zero=False))
-    return box_figure(panels, len(columns), xlabel=r"$\gamma$")
+    halves = f"; {_halves()}" if not group.n[1] and "ts_fl" in columns else ""
+    return box_figure(panels, len(columns), xlabel=r"$\gamma$", note=f"{_what(group)}{halves}")
 
 
 def _series(trials: Mapping[float, Mapping[int, float]], factor: float = 1.0) -> dict[str, list[float]]:

@@ -35,6 +35,7 @@ class Machine:
     processor: str | None = None
     model: str | None = None
     instructions: str | None = None
+    onednn: str | None = None
     torch: str | None = None
     loss: str | None = None
     commit: str | None = None
@@ -45,7 +46,8 @@ class Machine:
         text += f", {self.processes} processes" if self.processes > 1 else ""
         torch = None if self.torch is None else f"torch {self.torch}"
         loss = None if self.loss is None else f"loss by {self.loss}"
-        known = [x for x in (self.processor, self.model, self.instructions, torch, loss) if x]
+        onednn = None if self.onednn in (None, "no limit") else f"oneDNN up to {self.onednn}"
+        known = [x for x in (self.processor, self.model, self.instructions, onednn, torch, loss) if x]
         if self.loss is None:
             known.append("loss not recorded")
         return f"{text} ({', '.join(known)})"

@@ -27,6 +27,13 @@ COMPARISONS = (
 )
 """Directions of Sec. 5: the scores with the smaller ECE or NLL, then those with the larger one."""
 
+PAPER_SAYS = {
+    "Standard: Psi is better than raw": "on SVHN, not on CIFAR10",
+    "Standard: a gamma > 0 has the smallest raw ECE": "not with ResNet-8 on CIFAR10, nor on SVHN",
+    "Standard: most test images are in underconfident bins": "on SVHN, not on CIFAR10",
+}
+"""Findings that the paper does not have, or not everywhere; it has the others."""
+
 
 @dataclass(frozen=True)
 class ErrorCell:
@@ -319,6 +326,8 @@ def _counts(cells: Iterable[ErrorCell]) -> dict[str, int]:
 def summary_text(summary: Mapping[str, Any]) -> Iterator[str]:
     """Give the lines of `summary_of` for people."""
     yield summary["rule"]
+    yield "Standard: plain labels; LS: label smoothing; TS_FL: Standard with the T of least focal loss"
+    yield "The lines of a group are what Sec. 5 of the paper says; where it says another thing, that follows."
     for name, group in summary["groups"].items():
         yield f"{name}: {group['runs']} runs on {group['machines']}"
         errors = group["errors"]
@@ -339,6 +348,7 @@ def summary_text(summary: Mapping[str, Any]) -> Iterator[str]:
             text = f"  {finding}: {count['shows']} of {count['trials']} "
             text += "pairs of trial and gamma" if parts else "trials"
             text += f" ({', '.join(parts)})" if parts else ""
+            text += f" [the paper: {PAPER_SAYS[finding]}]" if finding in PAPER_SAYS else ""
             other = by_nll.get(finding.replace("ECE", "NLL"))
             yield text + (f"; by the NLL {other['shows']} of {other['trials']}" if other else "")
     for name, trend in summary["trends"].items():

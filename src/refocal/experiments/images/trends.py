@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from refocal.experiments.files import markdown_table
+from refocal.experiments.files import markdown_table, put_caption
 from refocal.experiments.images.groups import free_name, name_of
 from refocal.experiments.images.measures import Group, Trials
 from refocal.experiments.images.study import MODELS
@@ -73,6 +73,7 @@ class Trend:
         psi: ECEs of its Psi, likewise.
         gap: Accuracy minus mean confidence of the softmax, likewise: below 0 where it is overconfident.
         machines: That trained, each once.
+        by_nll: The same with the NLL in place of the ECE.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Trend:
     psi: dict[int, Trials]
     gap: dict[int, Trials]
     machines: tuple[str, ...] = ()
+    by_nll: Trend | None = None
 
     @property
     def best(self) -> dict[int, float | None]:
@@ -134,22 +136,29 @@ class Trend:
 
     def summary(self) -> dict[str, Any]:
         """Return all of it as JSON."""
+        other = self.by_nll
         return {
             "what": self.what,
             "machines": list(self.machines),
-            "comparisons": [asdict(one) | {"trials": one.trials} for one in self.comparisons()],
+            "comparisons": _as_json(self.comparisons()),
+            "comparisons_by_nll": _as_json(other.comparisons()) if other else [],
             "values": [
                 {
                     "value": value,
                     "best_gamma": self.best[value],
                     "raw": [_row(gamma, some) for gamma, some in self.raw[value].items()],
                     "best_is_largest": self.at_the_edge(value),
+                    "best_gamma_by_nll": other.best[value] if other else None,
                     "psi": [_row(gamma, some) for gamma, some in self.psi[value].items()],
                     "gap": [_row(gamma, some, "gap") for gamma, some in self.gap[value].items()],
                 }
                 for value in self.raw
             ],
         }
+
+
+def _as_json(comparisons: Iterable[Comparison]) -> list[dict[str, Any]]:
+    return [asdict(one) | {"trials": one.trials} for one in comparisons]
 
 
 def _shared(eces: Trials) -> set[int]:
@@ -198,14 +207,18 @@ def trends_of(groups: Iterable[Group]) -> list[Trend]:
     for (what, _), by_value in together.items():
         if len(by_value) > 1:
             some = dict(sorted(by_value.items()))
-            raw, psi, gap = (
+            raw, psi, raw_nll, psi_nll, gap = (
                 {value: group.trials(metric, "standard", link) for value, group in some.items()}
-                for metric, link in (("ece", "raw"), ("ece", "psi"), ("gap", "raw"))
+                for metric, link in (
+                    *(("ece", "raw"), ("ece", "psi"), ("nll", "raw"), ("nll", "psi")),
+                    ("gap", "raw"),
+                )
             )
             machines = dict.fromkeys(str(machine) for group in some.values() for machine in group.machines)
             left_out = "model" if what == "depth" else "train_size"
             name = f"{what.split()[-1]}-{name_of(some[min(some)].config, left_out)}"
-            found.append(Trend(name, what, raw, psi, gap, tuple(machines)))
+            by_nll = Trend(name, what, raw_nll, psi_nll, gap)
+            found.append(Trend(name, what, raw, psi, gap, tuple(machines), by_nll))
     trends: dict[str, Trend] = {}
     for trend in sorted(found, key=lambda trend: trend.name):
         name = free_name(trend.name, trends)
@@ -220,21 +233,22 @@ def trend_text(trends: Sequence[Trend]) -> Iterator[str]:
         rows = []
         for value in trend.raw:
             best = said_gamma(trend.best[value], trend.at_the_edge(value))
-            for number, numbers in (
-                ("raw ECE", trend.raw),
-                ("ECE of Psi", trend.psi),
-                ("accuracy minus confidence, raw", trend.gap),
+            other = trend.by_nll
+            by_nll = said_gamma(other.best[value], other.at_the_edge(value)) if other else ""
+            for number, numbers, chosen in (
+                ("raw ECE", trend.raw, best),
+                ("ECE of Psi", trend.psi, ""),
+                *((("raw NLL", other.raw, by_nll), ("NLL of Psi", other.psi, "")) if other else ()),
+                ("accuracy minus confidence, raw", trend.gap, ""),
             ):
                 some = numbers[value]
                 cells = (_cell(list(some[gamma].values())) if gamma in some else "-" for gamma in gammas)
-                rows.append((value, number, *cells, best if numbers is trend.raw else ""))
+                rows.append((value, number, *cells, chosen))
         yield from [f"# Best gamma by {trend.what}: {trend.name.partition('-')[2]}", ""]
-        text = "Standard, ECE with 10 bins, means over the trials. The best gamma has the smallest mean "
-        text += (
-            "raw ECE over the trials that have every gamma; where it is the largest that was run, a larger "
-        )
-        text += "one may be better, and of two gammas none is called best. Accuracy minus mean confidence is "
-        text += "below 0 where scores are overconfident."
+        text = "Standard, ECE with 10 bins, means over the trials. The best gamma has the smallest mean raw "
+        text += "ECE, or NLL, over the trials that have every gamma; where it is the largest that was run, a "
+        text += "larger one may be better, and of two gammas none is called best. Accuracy minus mean "
+        text += "confidence is below 0 where scores are overconfident."
         if len(trend.machines) > 1:
             text += f" Trained on {' or '.join(trend.machines)}."
         yield from [text, ""]
@@ -254,16 +268,20 @@ def said_gamma(gamma: float | None, largest: bool = False) -> str:
 
 
 def claim_text(summary: dict[str, Any]) -> Iterator[str]:
-    """Give the paper's claims as sentences, from `Trend.summary`."""
+    """Give the paper's claims as sentences, from `Trend.summary`, by the ECE and by the NLL."""
+    by_nll = {(one["first"], one["last"]): one for one in summary["comparisons_by_nll"]}
     for one in summary["comparisons"]:
         first, last = one["first"], one["last"]
+        other = by_nll.get((first, last))
         by_depth = summary["what"] == "depth"
         between = f"from depth {first} to {last}" if by_depth else f"from {first} training images to {last}"
         gammas = ", ".join(f"{gamma:g}" for gamma in one["gammas"]) or "none"
         if one["trials"]:
+            counts = (other["larger"], other["same"], other["smaller"]) if other else ()
+            nll = "; by the NLL in {}, {} and {}".format(*counts) if other else ""
             yield (
                 f"The best gamma (of {gammas}) grows {between}: in {one['larger']} of {one['trials']} "
-                f"trials; the same in {one['same']}, smaller in {one['smaller']}."
+                f"trials; the same in {one['same']}, smaller in {one['smaller']}{nll}."
             )
         else:
             yield (
@@ -271,9 +289,10 @@ def claim_text(summary: dict[str, Any]) -> Iterator[str]:
                 f"gammas: {gammas}."
             )
         if one["pairs"]:
+            nll = f"; by the NLL in {other['less']}" if other else ""
             yield (
                 f"Psi helps less, or does more harm, {between}: in {one['less']} of {one['pairs']} pairs of "
-                "trial and gamma > 0."
+                f"trial and gamma > 0{nll}."
             )
         if one["gaps"]:
             yield (
@@ -323,7 +342,7 @@ def trend_figure(trend: Trend) -> Figure:
     text = "n: trials of each gamma, every one a point; lines: means"
     if any(trend.at_the_edge(value) for value in trend.raw):
         text += "; open marker: the largest gamma that was run, a larger one may be better"
-    figure.supxlabel(text, fontsize=SMALL)
+    put_caption(figure, text)
     return figure
 
 

@@ -83,9 +83,10 @@ def made_with(device: torch.device, compile: bool, loss: str) -> dict[str, Any]:
 
     ``processor`` is the kind of the processor or of the GPU, ``model`` the numbers that tell processors of
     one name apart (empty where the system does not say), ``instructions`` the largest vector instructions
-    that PyTorch uses on the processor, ``loss`` the form of the loss that `refocal.torch.which_form` names
-    (with Numba installed another one than without), ``commit`` the source of refocal. Where the processes of
-    torchrun differ, each value is named.
+    that PyTorch uses on the processor, ``onednn`` the limit that the environment sets on those of its
+    convolutions, ``loss`` the form of the loss that `refocal.torch.which_form` names (with Numba installed
+    another one than without), ``commit`` the source of refocal. Where the processes of torchrun differ, each
+    value is named.
     """
     gpu = device.type == "cuda"
     found: dict[str, Any] = {
@@ -96,12 +97,13 @@ def made_with(device: torch.device, compile: bool, loss: str) -> dict[str, Any]:
         "processor": torch.cuda.get_device_name(device) if gpu else machine()["processor"],
         "model": "" if gpu else processor_model() or "",
         "instructions": torch.backends.cpu.get_cpu_capability(),
+        "onednn": os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or "no limit",
         "torch": str(torch.__version__),
         "loss": loss,
         "commit": versions().get("commit", NOT_RECORDED),
     }
     everywhere = from_all(found)
-    for name in ("processor", "model", "instructions", "torch", "loss", "commit"):
+    for name in ("processor", "model", "instructions", "onednn", "torch", "loss", "commit"):
         found[name] = " and ".join(sorted({one[name] for one in everywhere}))
     return found
 

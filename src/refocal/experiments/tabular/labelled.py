@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from refocal.experiments.files import csv_bytes, figure_files, json_bytes, markdown_table
+from refocal.experiments.files import csv_bytes, figure_files, json_bytes, markdown_table, put_caption
 from refocal.experiments.sweeps import Run, origin_text
 from refocal.experiments.tabular.study import BINS
-from refocal.plots import SMALL, new_figure, share_legend
+from refocal.plots import new_figure, share_legend
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -216,8 +216,6 @@ def _figure(runs: Sequence[Run]) -> Figure:
         )
         ax.minorticks_off()
     axes[0].set_ylabel("ECE minus that of psi (points)")
-    figure.supxlabel(
-        "line: median of the n data sets with enough rows; band: their middle half", fontsize=SMALL
-    )
+    put_caption(figure, "line: median of the n data sets with enough rows; band: their middle half")
     share_legend(list(axes))
     return figure
