@@ -155,6 +155,8 @@ def all_rows(summary: dict[str, Any], metric: str) -> Iterator[str]:
         yield f"| {text} | {' | '.join(cells)} |"
     for text, finding in CLAIMS:
         found = [_said(group, finding, metric) for group in groups]
+        if metric == "ECE" and not any(found):
+            raise KeyError(f"no group has {finding!r}")
         if any(found):
             yield f"| {text.replace('ECE', metric)} | {' | '.join(cell or '-' for cell in found)} |"
 

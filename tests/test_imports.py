@@ -65,6 +65,8 @@ def test_a_missing_package_is_asked_for(missing, code, text):
         ("torch", ["tabular", "--dataset", "vehicle"], "the tabular study needs torch"),
         ("torch", ["images"], "the image study needs torch"),
         ("scipy", ["tabular", "--report"], "a report needs scipy"),
+        ("scipy", ["images", "--report"], "a report needs scipy"),
+        ("scipy", ["images"], "the image study needs scipy"),
     ],
 )
 def test_a_study_asks_for_a_missing_package(missing, argv, text, tmp_path):

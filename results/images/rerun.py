@@ -20,12 +20,21 @@ from refocal.experiments.sweeps import Run, read_runs
 
 
 def begin_again(run: Run, epochs: int, data: str | None) -> list[float]:
-    """Return the losses of the first epochs, trained again with the threads of the run."""
+    """Return the losses of the first epochs, trained again with the threads of the run.
+
+    Raises:
+        SystemExit: If the data file is another one than that of the run.
+    """
     experiment = dataclasses.replace(Experiment.from_config(run.config), epochs=epochs)
     machine = machines_of(run)[0]
     result, _ = run_experiment(
         experiment, data=data, device=machine.device, threads=machine.threads, compile=machine.compile
     )
+    before, now = run.result.get("data_sha256"), result["data_sha256"]
+    if before not in (None, now):
+        raise SystemExit(
+            f"{run.config['dataset']} must be the file of {run.key}, got another one ({now[:8]})"
+        )
     losses: list[float] = result["train_loss"]
     return losses
 

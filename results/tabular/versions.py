@@ -122,9 +122,13 @@ def main() -> None:
     if args.only:
         with open(args.out, newline="", encoding="utf-8") as file:
             kept = list(csv.reader(file))[1:]
+    every = list(itertools.chain(*(of(args.data) for of in (one_against_the_rest, waveforms, adults))))
+    names = sorted({version[0] for version in every})
+    if unknown := set(args.only or ()) - {*names}:
+        parser.error(f"--only must be among {', '.join(names)}, got {', '.join(sorted(unknown))}")
     rows: list[Sequence[Any]] = []
     with tempfile.TemporaryDirectory() as folder:
-        for version in itertools.chain(*(of(args.data) for of in (one_against_the_rest, waveforms, adults))):
+        for version in every:
             if args.only and version[0] not in args.only:
                 rows += [row for row in kept if tuple(row[:2]) == version[:2]]
                 continue

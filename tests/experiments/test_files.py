@@ -35,18 +35,21 @@ def test_published_values_are_marked_where_they_belong_and_one_legend_serves_all
     assert "published" not in {part.get_label() for part in a.collections}
 
 
+BOX = "box: middle half and median; whiskers: trials within 1.5 box lengths; points: others"
+
+
 @pytest.mark.parametrize(
     "counts, said",
     [
         ((1, 1), "n = 1 trial; every trial is a point"),
         ((3, 1), "n = 1 to 3 trials; every trial is a point"),
-        ((3, 10), "n = 3 to 10 trials; boxes from 5 trials on, points otherwise"),
-        ((10, 10), "n = 10 trials; boxes"),
+        ((3, 10), f"n = 3 to 10 trials; {BOX}; of fewer than 5 trials each is a point"),
+        ((10, 10), f"n = 10 trials; {BOX}"),
     ],
 )
 def test_the_number_of_trials_stands_under_the_panels(counts, said):
     panels = [BoxPanel("a", {"raw": {"CE": [1.0] * n}}) for n in counts]
-    assert box_figure(panels, columns=2).get_supxlabel() == said
+    assert box_figure(panels, columns=2).get_supxlabel().replace("\n", " ") == said
 
 
 def test_no_empty_figure():

@@ -113,6 +113,11 @@ def test_temperature_scaling_divides_the_logits(tiny):
         assert raw.temperature is None
 
 
+def test_a_negative_seed_is_refused():
+    with pytest.raises(ValueError, match=r"^seed must be >= 0, got -1$"):
+        Settings.quick(seed=-1)
+
+
 def test_seed_is_all_that_is_random(tiny):
     state, threads = torch.get_rng_state(), torch.get_num_threads()
     try:

@@ -146,6 +146,8 @@ def _synthetic(args: argparse.Namespace) -> None:
 def _tabular(args: argparse.Namespace) -> None:
     from refocal.experiments import tabular
 
+    if args.bins and (args.search or args.labels):
+        raise ValueError(f"--bins must not go with --search or --labels, got {' '.join(map(str, args.bins))}")
     if args.report:
         if args.search or args.labels:
             print(*_beside(args).report(args.out), sep="\n")

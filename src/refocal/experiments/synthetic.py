@@ -63,6 +63,15 @@ class Settings:
     learning_rate: float = 0.01
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        """Check the seed.
+
+        Raises:
+            ValueError: If it is negative.
+        """
+        if self.seed < 0:
+            raise ValueError(f"seed must be >= 0, got {self.seed}")
+
     @classmethod
     def quick(cls, seed: int = 0) -> Settings:
         """Return settings for a look: a quarter of the time, and a few times the error of estimation."""

@@ -17,7 +17,7 @@ from scipy.stats import rankdata
 
 import refocal
 from refocal.cli import main, parser
-from refocal.experiments.images import experiments_of, judge
+from refocal.experiments.images import experiments_of, judge, tables
 from refocal.experiments.images.figures import boxes_figure, reliability_figure
 from refocal.experiments.images.groups import group_runs
 from refocal.experiments.images.judge import (
@@ -285,6 +285,18 @@ def test_errors_are_judged_by_the_spread_of_both_sides(tmp_path):
     assert first.endswith(f" points, z {several.z:+.1f}")
     assert second.endswith(" points")
     assert last.startswith("  errors within 1 point: ")
+
+
+def test_a_point_is_within_a_point_and_a_little_more_is_not():
+    gaps = ((1.0, 3.0), (1.01, 3.01), (-1.0, -3.0))
+    cells = [judge.ErrorCell("ls", 1.0, 2, 25.0 + gap, 0.1, 25.0, 0.1, z) for gap, z in gaps]
+    found = judge._counts(cells)
+    assert (found["within_1_point"], found["strict"]) == (2, 2)
+
+
+def test_half_of_the_images_are_not_most():
+    (found,) = judge._most("most", {1.0: {0: 0.5, 1: 0.501, 2: 0.45}})
+    assert (found.shows, found.trials) == (1, 3)
 
 
 def test_directions_are_counted_in_trials(out, group):
@@ -600,7 +612,8 @@ def test_captions_have_room(tmp_path, gammas):
             assert edge.min() == 1
 
 
-def test_a_report_removes_figures_of_names_that_are_gone(tmp_path):
+def test_a_report_removes_figures_of_names_that_are_gone(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "figure_files", lambda name, figure: {f"{name}.png": b"a picture"})
     sweep(
         image_configs("mine", "resnet8", [0, 1], ["standard"], 1, epochs=2),
         minimiser_run,

@@ -7,6 +7,7 @@ import tasks
 import torch
 
 from refocal.experiments.sweeps import (
+    NothingFinished,
     Run,
     SweepError,
     Workers,
@@ -73,11 +74,11 @@ def test_what_is_finished_is_reported_before_the_failures_are_raised(tmp_path):
 
 def test_nothing_to_report_hides_no_failure(tmp_path):
     def report():
-        raise FileNotFoundError("no run is finished")
+        raise NothingFinished("no run is finished")
 
     with pytest.raises(SweepError, match="1 of 1 runs failed"):
         carry_out([{"x": 1}], tasks.odd_fails, tmp_path, report, workers=Workers(jobs=1))
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(NothingFinished):
         carry_out([{"x": 2}], tasks.odd_fails, tmp_path, report, workers=Workers(jobs=1))
 
 
@@ -90,6 +91,13 @@ def test_a_report_that_fails_hides_no_failure(tmp_path):
     ) as raised:
         carry_out([{"x": 1}, {"x": 2}], tasks.odd_fails, tmp_path, report, workers=Workers(jobs=1))
     assert len(raised.value.failures) == 1
+    assert isinstance(raised.value.__cause__, ValueError)
+
+    def unreadable():
+        raise FileNotFoundError("a font is missing")
+
+    with pytest.raises(SweepError, match="could not be made: a font is missing"):
+        carry_out([{"x": 1}], tasks.odd_fails, tmp_path, unreadable, workers=Workers(jobs=1))
     with pytest.raises(ValueError, match=r"^runs do not go together$"):
         carry_out([{"x": 2}], tasks.odd_fails, tmp_path, report, workers=Workers(jobs=1))
 

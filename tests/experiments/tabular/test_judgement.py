@@ -23,10 +23,11 @@ from refocal.experiments.tabular.judgement import (
     judge,
     judgement,
     nearer,
+    verdict_of,
     verdicts,
     z_score,
 )
-from refocal.experiments.tabular.outputs import _claims, _temperature
+from refocal.experiments.tabular.outputs import _boxes, _claims, _temperature
 from refocal.experiments.tabular.study import BINS, Experiment, Recipe, experiments_of
 from refocal.experiments.tabular.tables import (
     Cell,
@@ -34,8 +35,9 @@ from refocal.experiments.tabular.tables import (
     Table,
     csv_header,
     csv_rows,
-    make_table,
+    gather,
     published,
+    table_of,
 )
 
 RESULTS = Path(__file__).parents[3] / "results" / "tabular"
@@ -136,6 +138,14 @@ def test_boldface_and_errors_are_counted():
     assert [c["metric"] for c in whole["far"]] == ["error"]
     assert whole["ece_by_row"]["banana, linear"]["strict"] == 4
     assert whole["data_sets"] == ["banana"]
+
+
+def test_a_verdict_is_clear_above_two_combined_brackets():
+    def clear(gap):
+        pair = (Published(gap, 3.0, False), Published(0.0, 4.0, False))
+        return verdict_of("vehicle", "linear", "FL-1", pair, 1.0).clear
+
+    assert [clear(gap) for gap in (10.0, 10.01)] == [False, True]
 
 
 def test_groups_tell_what_was_chosen_by_a_data_set():
@@ -350,7 +360,7 @@ def test_the_stored_runs_give_the_stored_tables():
     stored = (RESULTS / "tables.csv").read_text().splitlines()
     names = stored[0].split(",")
     for n_bins, column in ((15, "mean"), (10, "mean_10_bins")):
-        found = make_table(runs, "linear", "ece", n_bins=n_bins).rows["vehicle"]["FL-2-psi"]
+        found = table_of(gather(runs), "linear", "ece", n_bins=n_bins).rows["vehicle"]["FL-2-psi"]
         (row,) = (line.split(",") for line in stored if line.startswith("vehicle,linear,ece,FL-2-psi,"))
         assert float(row[names.index(column)]) == pytest.approx(found.mean, rel=1e-9)
 
@@ -402,3 +412,9 @@ def test_tables_that_are_nearer_by_one_of_two_judgements():
     second = {"ece_by_row": {"a, linear": {"z_rms": 1.5}, "a, mlp": {"z_rms": 2.0}, "b, mlp": {"z_rms": 1.0}}}
     found = nearer(first, second, {"all": ["a", "b"], "b": ["b"]})
     assert found == {"all": {"tables": 2, "nearer": 1}, "b": {"tables": 0, "nearer": 0}}
+
+
+def test_the_boxes_of_psi_are_those_after_psi():
+    row = {"CE": cell(1.0, 0.1), "FL-1": cell(2.0, 0.1), "FL-1-psi": cell(9.0, 0.1)}
+    (ax,) = _boxes(table({"mine": row})).axes
+    assert ax.get_ylim()[1] > 9

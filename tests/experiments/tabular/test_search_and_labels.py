@@ -76,6 +76,12 @@ def test_a_search_logs_every_configuration_and_cell(folder, capsys, monkeypatch)
     assert main(["reproduce", "tabular", "--search", "--report", "--out", str(alone)]) == 0
     for name in search_files:
         assert (alone / name).read_bytes() == (out / name).read_bytes()
+    (alone / "search" / "runs").mkdir(parents=True)  # as a search leaves it that failed at once
+    assert main(["reproduce", "tabular", "--search", "--report", "--out", str(alone)]) == 0
+    capsys.readouterr()
+    assert main([*command[:-1], str(alone)]) == 2  # its report would replace the log
+    assert "out must be another folder: the runs of " in capsys.readouterr().err
+    assert (alone / "search.csv").read_bytes() == (out / "search.csv").read_bytes()
     one = ["--train-fraction", "0.5", "--weight-decay", "0", "--scaling", "standard"]
     assert main([*command, *one]) == 0
     text = (out / "search.md").read_text()
@@ -220,6 +226,12 @@ def test_the_stored_summary_of_the_search_is_made_of_the_stored_log(tmp_path):
     search.report(tmp_path)
     for name in ("search.md", "search.csv", "search.json"):
         assert (tmp_path / name).read_bytes() == (STORED / name).read_bytes()
+
+
+@pytest.mark.parametrize("study", ["--search", "--labels"])
+def test_bins_are_of_the_tables(folder, capsys, study):
+    assert main(["reproduce", "tabular", study, "--bins", "20", "--out", str(folder / "out")]) == 2
+    assert "--bins must not go with --search or --labels, got 20" in capsys.readouterr().err
 
 
 def test_a_log_with_other_columns(tmp_path):

@@ -14,7 +14,7 @@ from refocal.cli import main
 from refocal.experiments.sweeps import Run, Workers, read_runs, run_key, sweep
 from refocal.experiments.tabular import Experiment, Recipe, experiments_of, report, run, study, training
 from refocal.experiments.tabular.study import METHODS, METRICS, PAPER_TASKS, configs_of
-from refocal.experiments.tabular.tables import make_table, p_value_greater, to_latex, to_markdown
+from refocal.experiments.tabular.tables import gather, p_value_greater, table_of, to_latex, to_markdown
 from refocal.experiments.tabular.training import cross_fitted, measure, run_config, split
 from refocal.objectives import Objective
 
@@ -185,7 +185,7 @@ def test_a_large_experiment_is_several_runs(folder, monkeypatch):
     configs = configs_of([experiment])
     assert [config["trials"] for config in configs] == [[0], [1], [2]]
     runs = sweep(configs, run_config, folder / "out", progress=False)
-    table = make_table(runs, "linear", "ece")
+    table = table_of(gather(runs), "linear", "ece")
     assert len(table.rows["vehicle"]["CE"].values) == 3
 
 
@@ -208,25 +208,13 @@ def test_runs_that_do_not_belong_together_are_refused():
     other = dataclasses.replace(one, config={**one.config, "seed": 1, "trials": [5]})
     message = "^runs of australian, linear must differ in their trials only, got different seed$"
     with pytest.raises(ValueError, match=message):
-        make_table([one, other], "linear", "ece")
+        table_of(gather([one, other]), "linear", "ece")
 
 
 def test_a_trial_that_two_runs_have_is_that_of_the_larger_one():
     few, more = made_run("australian", [2.0], [2.0]), made_run("australian", [3.0, 4.0], [1.0, 1.0])
     for runs in ([few, more], [more, few]):
-        assert make_table(runs, "linear", "ece").rows["australian"]["FL-2"].values == (3.0, 4.0)
-
-
-def test_runs_of_before_have_other_names_for_two_things():
-    new = made_run("australian", [2.0, 3.0], [1.0, 1.0])
-    names = {"error": "err"}
-    metrics = {names.get(name, name): table for name, table in new.result["metrics"].items()}
-    methods = [names.get(name, name) for name in new.result["methods"]]
-    old = dataclasses.replace(new, result=new.result | {"metrics": metrics, "methods": methods})
-    assert "err" in old.result["metrics"]
-    for metric, extra in (("error", False), ("ece", True)):
-        expected = make_table([new], "linear", metric, extra=extra)
-        assert make_table([old], "linear", metric, extra=extra) == expected
+        assert table_of(gather(runs), "linear", "ece").rows["australian"]["FL-2"].values == (3.0, 4.0)
 
 
 def test_the_loss_of_a_probability_that_rounds_to_zero_is_finite():
@@ -328,7 +316,7 @@ def test_welch_test_against_scipy():
 
 
 def test_bold_is_the_best_and_what_is_not_worse():
-    table = make_table([made_run("australian", [15.0, 15.1, 14.9], [1.9, 2.0, 2.05])], "linear", "ece")
+    table = table_of(gather([made_run("australian", [15.0, 15.1, 14.9], [1.9, 2.0, 2.05])]), "linear", "ece")
     row = table.rows["australian"]
     assert {name for name, cell in row.items() if cell.bold} == {"CE", "FL-2-psi"}
     assert row["FL-2"].standard_error == pytest.approx(np.std([15.0, 15.1, 14.9], ddof=1) / math.sqrt(3))
@@ -412,7 +400,7 @@ def test_a_report_says_the_trials_that_there_are(folder, capsys):
         (["--dataset", "vehicle", "--seed", "-1"], "seed must be >= 0, got -1"),
         (["--dataset", "vehicle", "--bins", "0"], "bins must be different numbers >= 1, got 0"),
         (["--dataset", "vehicle", "--bins", "15", "15"], "bins must be different numbers >= 1, got 15, 15"),
-        (["--dataset", "vehicle", "--labels", "--gamma", "1", "2"], "one gamma at a time"),
+        (["--dataset", "vehicle", "--labels", "--gamma", "1", "2"], "objectives must be one for a table"),
         (["--dataset", "nan"], "NaN"),
         (["--dataset", "single"], "class"),
         (["--dataset", "few"], "class"),

@@ -62,7 +62,6 @@ class Progress:
             for name, part in self.parts.items():
                 part.load_state_dict(saved[name])
             self.generator.set_state(saved["generator"])
-            torch.set_rng_state(saved["global_generator"])
             self.losses, self.seconds = saved["losses"], saved["seconds"]
             self.machines = saved["machines"]
 
@@ -92,7 +91,6 @@ class Progress:
             "data_sha256": self.data_sha256,
             "machines": self.machines,
             "generator": self.generator.get_state(),
-            "global_generator": torch.get_rng_state(),
             "losses": self.losses,
             "seconds": self.seconds,
         }

@@ -64,7 +64,9 @@ def machines_of(run: Run) -> list[Machine]:
         found = [
             {name: run.result[name] for name in ("device", "threads")} | {"compile": False, "processes": 1}
         ]
-    *before, last = found
+    known = {field.name for field in fields(Machine)}
+    # A later version may record more.
+    *before, last = ({name: value for name, value in one.items() if name in known} for one in found)
     usual: dict[str, Any] = {name: run.versions.get(name) for name in ("torch", "commit")}
     usual["processor"] = run.machine.get("processor") if last["device"] == "cpu" else None
     return [*(Machine(**one) for one in before), Machine(**usual | last)]

@@ -179,7 +179,7 @@ def experiments_of(
     paradigms = list(paradigms)
     for paradigm in paradigms:
         _require(paradigm in PARADIGMS, "paradigm", f"one of {', '.join(PARADIGMS)}", paradigm)
-    milestones = tuple(round(step * epochs / full) for step in steps)
+    milestones = tuple(max(1, round(step * epochs / full)) for step in steps)
     trainings = dict.fromkeys("ls" if PARADIGMS[paradigm] else "standard" for paradigm in paradigms)
     gammas = [float(gamma) for gamma in gammas]
     return [
@@ -240,6 +240,8 @@ def run(
         from refocal.experiments.images.training import run_config
         from refocal.experiments.sweeps.devices import together_on
         from refocal.experiments.sweeps.together import from_first, is_first
+    with needs("the image study", "scipy"):
+        import scipy.stats  # noqa: F401 - the report needs it: said before the training, not after it
 
     configs = [experiment.config() for experiment in experiments]
     checkpoints = Path(out).absolute() / "checkpoints"
@@ -269,14 +271,16 @@ def report(out: str | os.PathLike[str]) -> list[Path]:
     Raises:
         FileNotFoundError: If no image run is finished in the folder.
     """
-    from refocal.experiments.images.tables import write_report
+    with needs("a report", "scipy"):
+        from refocal.experiments.images.tables import write_report
 
     return write_report(out)
 
 
 def summary_text(out: str | os.PathLike[str]) -> list[str]:
     """Return the lines of the last report of a folder: errors beside the paper's, directions as counts."""
-    from refocal.experiments.images.judge import summary_text as lines
+    with needs("a report", "scipy"):
+        from refocal.experiments.images.judge import summary_text as lines
 
     return list(lines(json.loads((Path(out) / "summary.json").read_text(encoding="utf-8"))))
 

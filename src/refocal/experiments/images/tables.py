@@ -37,7 +37,7 @@ from refocal.experiments.images.judge import (
 from refocal.experiments.images.measures import BINS, TITLES, Advice, Group, Measure, Recorded, measure_group
 from refocal.experiments.images.study import paper_schedule
 from refocal.experiments.images.trends import trend_figure, trend_text, trends_of
-from refocal.experiments.sweeps import read_runs
+from refocal.experiments.sweeps import NothingFinished, read_runs
 
 LINKS = {"raw": "raw", "psi": "Psi", "unsmoothed": "Psi, smoothing taken out"}
 OPTIONS = tuple("validation precision lr train_size test_size train_part shortcuts first_weights".split())
@@ -48,7 +48,7 @@ def write_report(out: str | os.PathLike[str]) -> list[Path]:
     """Make the files of `refocal.experiments.images.report` in the folder of the runs."""
     groups = [measure_group(name, runs) for name, runs in sorted(group_runs(read_runs(out)).items())]
     if not groups:
-        raise FileNotFoundError(f"no image run is finished in {out}")
+        raise NothingFinished(f"no image run is finished in {out}")
     trends = trends_of(groups)
     lines = [*_introduction(groups), *trend_text(trends)]
     lines += [line for group in groups for line in report_text(group, groups)]

@@ -5,10 +5,11 @@ A study describes its runs as configs and calls `carry_out`; tables call `read_r
 
 from refocal.experiments.sweeps.origin import cores, machine, origin_of, origin_text, versions
 from refocal.experiments.sweeps.runs import SweepError, sweep
-from refocal.experiments.sweeps.store import Run, read_runs, run_key
+from refocal.experiments.sweeps.store import NothingFinished, Run, read_runs, run_key
 from refocal.experiments.sweeps.workers import Workers, carry_out
 
 __all__ = [
+    "NothingFinished",
     "Run",
     "SweepError",
     "Workers",

@@ -114,11 +114,13 @@ class Processes:
 
     def submit(self, run: RunFunction, config: dict[str, Any]) -> Future[Outcome]:
         index = next(i for i, (_, last) in enumerate(self._lanes) if last is None or last.done())
-        pool, last = self._lanes[index]
-        if last is not None and isinstance(last.exception(), BrokenExecutor):
+        pool, _ = self._lanes[index]
+        try:
+            future = pool.submit(execute, run, config)
+        except BrokenExecutor:  # its process was killed, in the last run or since
             pool.shutdown()
             pool = self._pool()
-        future = pool.submit(execute, run, config)
+            future = pool.submit(execute, run, config)
         self._lanes[index] = (pool, future)
         return future
 

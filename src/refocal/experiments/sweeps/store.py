@@ -31,6 +31,10 @@ KEY_DIGITS = 16
 """Hexadecimal digits of a key: 64 bits, a clash among a million runs has probability 3e-8."""
 
 
+class NothingFinished(FileNotFoundError):
+    """There is no run that could be read or reported."""
+
+
 @dataclass(frozen=True)
 class Run:
     """A finished run, as it stands in its file.
@@ -120,7 +124,7 @@ def read_runs(out: str | os.PathLike[str]) -> list[Run]:
     """
     folder = Path(out) / "runs"
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} is not there: no sweep has written to {out}")
+        raise NothingFinished(f"{folder} is not there: no sweep has written to {out}")
     runs = (_read(path) for path in sorted(folder.glob("*.json")))
     return [run for run in runs if run is not None]
 
@@ -172,6 +176,8 @@ class Store:
                 digest = hashlib.sha256(buffer.getvalue()).hexdigest()
                 # First the arrays: a run counts as finished when its JSON file is there.
                 write_atomic(path.with_suffix(".npz"), buffer.getvalue())
+            else:  # those of a run that was damaged, and is done again
+                path.with_suffix(".npz").unlink(missing_ok=True)
             record = {
                 "config": config,
                 "result": json.loads(outcome.result),

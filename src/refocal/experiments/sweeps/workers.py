@@ -13,6 +13,7 @@ from typing import Any
 
 from refocal.experiments.sweeps.origin import cores
 from refocal.experiments.sweeps.runs import SweepError, sweep
+from refocal.experiments.sweeps.store import NothingFinished
 
 OF_RAY = ("address", "cpus_per_run", "gpus_per_run")
 
@@ -107,15 +108,17 @@ def carry_out(
     failed: SweepError | None = None
 
     def finished() -> list[Path]:
+        nonlocal failed
         try:
             return report()
         except Exception as error:
             if failed is None:
                 raise
-            if isinstance(error, FileNotFoundError):  # no run is finished
-                return []
-            text = f"{failed}\nthe report of the others could not be made: {error}"
-            raise SweepError(text, failed.failures) from error
+            if not isinstance(error, NothingFinished):
+                text = f"{failed}\nthe report of the others could not be made: {error}"
+                failed = SweepError(text, failed.failures)
+                failed.__cause__ = error
+            return []
 
     try:
         if together:

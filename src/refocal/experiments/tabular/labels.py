@@ -18,7 +18,7 @@ import numpy as np
 from refocal import Focal, FocalTemperatureScaling, TemperatureScaling, choose_calibration, ece, nll
 from refocal.experiments.data import REGISTRY
 from refocal.experiments.files import write_outputs
-from refocal.experiments.sweeps import Workers, carry_out, read_runs, run_key
+from refocal.experiments.sweeps import NothingFinished, Workers, carry_out, read_runs, run_key
 from refocal.experiments.tabular.labelled import LABELLED, MEASURES, METHODS, files_of, judged
 from refocal.experiments.tabular.study import BINS, Experiment, configs_of, data_folder
 from refocal.experiments.tabular.tasks import MARKS
@@ -138,7 +138,8 @@ def run(
         SweepError: After the report, if runs failed.
     """
     if any(len(experiment.objectives) != 1 for experiment in experiments):
-        raise ValueError("one gamma at a time: the table has a row for each data set and model")
+        names = sorted({str(objective) for experiment in experiments for objective in experiment.objectives})
+        raise ValueError(f"objectives must be one for a table by number of labels, got {', '.join(names)}")
     do = functools.partial(run_labels, data=data_folder(experiments))
     configs = label_configs(experiments)
     check_one_setting(configs)
@@ -195,9 +196,9 @@ def report(out: str | os.PathLike[str], keys: Sequence[str] | None = None) -> li
     """
     found = [run for run in read_runs(Path(out) / FOLDER) if keys is None or run.key in keys]
     if not found:
-        raise FileNotFoundError(f"no run by number of labels is finished in {out}")
+        raise NothingFinished(f"no run by number of labels is finished in {out}")
     runs, left_out = judged(found)
     if not runs:
-        raise FileNotFoundError(f"no run by number of labels can be reported: {left_out}")
+        raise NothingFinished(f"no run by number of labels can be reported: {left_out}")
     check_one_setting([run.config for run in runs])
     return write_outputs(out, files_of(runs, left_out))

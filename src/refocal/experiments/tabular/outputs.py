@@ -17,7 +17,7 @@ from refocal.experiments.files import (
     markdown_table,
     write_outputs,
 )
-from refocal.experiments.sweeps import Run, origin_text, read_runs
+from refocal.experiments.sweeps import NothingFinished, Run, origin_text, read_runs
 from refocal.experiments.tabular.claims import claims, temperature_against_psi
 from refocal.experiments.tabular.explained import explanation, is_default
 from refocal.experiments.tabular.judgement import (
@@ -57,7 +57,7 @@ def write_report(
     """Write the files of `refocal.experiments.tabular.report`."""
     runs = [run for run in read_runs(out) if "objectives" in run.config and (keys is None or run.key in keys)]
     if not runs:
-        raise FileNotFoundError(f"no tabular run is finished in {out}")
+        raise NothingFinished(f"no tabular run is finished in {out}")
     gathered = gather(runs)
     bins = _bins(gathered, bins)
     models = [model for model in MODELS if any(its_model == model for _, its_model in gathered)]

@@ -1,7 +1,7 @@
 """The search behind the protocol: which split, weight decay, scaling and bins fit the published tables.
 
-Every configuration is trained on every data set and measured with 8 to 25 bins; every cell, with its distance
-from the published one, is a row of ``search.csv``.
+`PLAN` says which configurations are trained on which data sets. All are measured with 8 to 25 bins; every
+cell, with its distance from the published one, is a row of ``search.csv``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from refocal.experiments.files import csv_bytes, json_bytes, write_outputs
-from refocal.experiments.sweeps import Run, Workers, carry_out, origin_text, read_runs, run_key
+from refocal.experiments.sweeps import (
+    NothingFinished,
+    Run,
+    Workers,
+    carry_out,
+    origin_text,
+    read_runs,
+    run_key,
+)
 from refocal.experiments.tabular.judgement import judge
 from refocal.experiments.tabular.log import (
     EARLIER,
@@ -144,17 +152,22 @@ def run(
     workers: Workers | None = None,
     tell: Callable[[Path], None] | None = None,
 ) -> list[Path]:
-    """Do the runs of a search that are not done yet, and write ``search.csv`` and ``search.md``.
+    """Do the runs of a search that are not done yet; write ``search.csv``, ``search.md``, ``search.json``.
 
     Args:
-        experiments: Of `grid`.
+        experiments: Of `grid` or `plan`.
         out: The folder of the study; the runs of the search are in a folder within.
         workers: As for `refocal.experiments.tabular.run`.
         tell: Called with each file.
 
     Raises:
+        ValueError: If the folder has a log whose runs are not kept, which the report would replace.
         SweepError: After the report, if runs failed.
     """
+    if _only_log(Path(out)):
+        raise ValueError(
+            f"out must be another folder: the runs of {Path(out) / LOG} are not kept, its rows would be lost"
+        )
     with needs("the tabular study", "torch"):
         from refocal.experiments.tabular.training import run_config
 
@@ -194,21 +207,24 @@ def _searched(
 ) -> tuple[list[list[str]], list[Run], dict[str, Any]]:
     """Return the rows of a search, its runs, if they are kept, and what is said of them."""
     folder = Path(out)
-    if not (folder / FOLDER).exists() and (folder / LOG).exists():
+    if _only_log(folder):
         return read_log(folder / LOG), [], json.loads((folder / ABOUT).read_text(encoding="utf-8"))
     every = read_runs(folder / FOLDER)
     if not every:
-        raise FileNotFoundError(f"no run of a search is finished in {out}")
+        raise NothingFinished(f"no run of a search is finished in {out}")
     runs = [run for run in every if not run.result["partial"]]
     partial = sorted({run.config["dataset"] for run in every if run.result["partial"]})
     if not runs:
-        raise FileNotFoundError(
-            f"no run of a search can be judged: incomplete copies of {', '.join(partial)}"
-        )
+        raise NothingFinished(f"no run of a search can be judged: incomplete copies of {', '.join(partial)}")
     alike, others = _alike(runs, keys)
     left_out = [f"{told} of the search" for told in others]
     left_out += [f"incomplete copies of {', '.join(partial)}"] if partial else []
     return _rows(SEARCH, alike), alike, {"made": origin_text(alike), "left_out": left_out}
+
+
+def _only_log(folder: Path) -> bool:
+    """Return whether a folder has the log of a search, and none of its runs."""
+    return (folder / LOG).exists() and not any((folder / FOLDER / "runs").glob("*.json"))
 
 
 def _study_runs(out: str | os.PathLike[str]) -> list[Run]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -24,8 +25,6 @@ TITLES = {
     "nll": "negative log-likelihood (mean)",
 }
 PERCENT = ("ece", "error", "classwise_ece")
-EARLIER = {"err": "error"}
-"""What metrics are called in the first runs of `results/tabular`."""
 
 
 class Published(NamedTuple):
@@ -65,7 +64,8 @@ class Table:
         return TITLES[self.metric].format(self.n_bins)
 
 
-def published() -> dict[tuple[str, str, str, str], Published]:
+@functools.cache
+def published() -> Mapping[tuple[str, str, str, str], Published]:
     """Return the numbers of the paper's tables by (data set, model, method, metric).
 
     Example:
@@ -117,7 +117,7 @@ def gather(runs: Sequence[Run]) -> dict[tuple[str, str], dict[str, Any]]:
 
 def _metrics_of(run: Run) -> dict[Any, Any]:
     """Return the numbers of a run, of one number of bins or of several, by metric."""
-    tables: dict[Any, Any] = {EARLIER.get(k, k): table for k, table in run.result["metrics"].items()}
+    tables: dict[Any, Any] = dict(run.result["metrics"])
     n_bins = run.config["n_bins"]
     if isinstance(n_bins, int):
         return {(name, n_bins) if name in BINNED else name: table for name, table in tables.items()}
@@ -145,21 +145,6 @@ def method_names(config: Mapping[str, Any]) -> list[str]:
     return names
 
 
-def make_table(
-    runs: Sequence[Run], model: str, metric: str, *, n_bins: int = BINS[0], extra: bool = False
-) -> Table:
-    """Return a table as in the paper's appendix; data sets without this number of bins have no row.
-
-    Args:
-        runs: Of one sweep.
-        model: "linear" or "mlp".
-        metric: "ece", "error", "classwise_ece" or "nll".
-        n_bins: Of a calibration error.
-        extra: The temperature methods instead of the paper's.
-    """
-    return table_of(gather(runs), model, metric, n_bins=n_bins, extra=extra)
-
-
 def table_of(
     gathered: Mapping[tuple[str, str], dict[str, Any]],
     model: str,
@@ -169,7 +154,16 @@ def table_of(
     extra: bool = False,
     bold: bool = True,
 ) -> Table:
-    """Return `make_table` of what `gather` returned; ``bold=False`` leaves out the tests, which take time."""
+    """Return a table as in the paper's appendix; data sets without this number of bins have no row.
+
+    Args:
+        gathered: The runs of one sweep, see `gather`.
+        model: "linear" or "mlp".
+        metric: "ece", "error", "classwise_ece" or "nll".
+        n_bins: Of a calibration error.
+        extra: The temperature methods instead of the paper's.
+        bold: Whether to find the best methods, by tests that take time.
+    """
     known = published()
     factor = 100.0 if metric in PERCENT else 1.0
     rows: dict[str, dict[str, Cell]] = {}
