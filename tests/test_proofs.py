@@ -280,6 +280,15 @@ def test_alternative_9_slip_greater_than_0_stands_for_greater_than_1():
     assert split(a, gamma)[0] < 1
 
 
+def test_alternative_9_slip_it_rests_on_theorem_3_unsaid():
+    """Psi of the largest score is taken for the largest posterior, Theorem 3; Psi > q >= 1/2 says so."""
+    for gamma, q in grid(points=[0.5, *ABOVE]):
+        for part in map(mp.mpf, ("0.01", "0.3", "0.9")):
+            scores = [q, (1 - q) * part, (1 - q) * (1 - part)]
+            h = [v / paper_phi(v, gamma) for v in scores]
+            assert h[0] / mp.fsum(h) > q >= mp.mpf(1) / 2
+
+
 @pytest.mark.parametrize("gamma", GAMMAS)
 def test_alternative_9_reaches_one_half_itself(gamma):
     """The corollary is stated above 1/2; the alternative proof has 1/2 too, outside S^K."""
@@ -378,8 +387,8 @@ def test_alternative_10_case_2_second_part_grows_with_gamma():
 def test_alternative_10_slip_it_rests_on_theorem_3_and_on_convexity():
     """Called independent of Thm. 11 and Lemma 14, it uses Thm. 3, which rests on both, and convexity.
 
-    Theorem 3 can be left out: the formula itself gives eta > q > 1/2. Convexity cannot: it is what makes the
-    stationary point the minimum, and for two classes it is Lemma 14 again.
+    Both can be left out. The formula itself gives eta > q > 1/2, and it needs no convexity: for eta between 0
+    and 1 the risk is infinite at both ends, so that a minimiser is a stationary point.
     """
     for gamma, q in grid(points=ABOVE):
         assert recovered(q, gamma) > q > mp.mpf(1) / 2

@@ -43,7 +43,9 @@ def in_words(warning: Warning | str) -> str:
         'two lines'
     """
     if isinstance(warning, SuspiciousInputWarning):
-        return "the scores look like probabilities: say --probs"
+        return (
+            "warning: the scores look like probabilities, but were used as logits; if they are, say --probs"
+        )
     return " ".join(str(warning).split())
 
 
