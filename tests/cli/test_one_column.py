@@ -22,7 +22,7 @@ FILE = ["detections.csv", "--scores", "score"]
 GIVEN = [*FILE, "--probs", "--label", "matched"]
 SIGMOID = ["--sigmoid", "--gamma", "2", "--alpha", ".25"]
 NOTE = f"refocal: {ONE_COLUMN}\n"
-LOOK = "refocal: warning: the scores look like probabilities, but were used as logits; if they are, say --probs\n"
+LOOK = "refocal: warning: the scores look like probabilities, but were used as logits; say --probs if so\n"
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -43,9 +43,7 @@ def in_words(warning: Warning | str) -> str:
         'two lines'
     """
     if isinstance(warning, SuspiciousInputWarning):
-        return (
-            "warning: the scores look like probabilities, but were used as logits; if they are, say --probs"
-        )
+        return "warning: the scores look like probabilities, but were used as logits; say --probs if so"
     return " ".join(str(warning).split())
 
 
