@@ -65,7 +65,12 @@ def changes() -> int:
     return sum(len(group["directions_that_change_with_the_bins"]) for group in groups)
 
 
-RULES: dict[str, Callable[..., Any]] = {"15 bins": more_bins, "changes": changes}
+def directions() -> int:
+    """Return how many counts of directions there are."""
+    return sum(len(group["directions"]) for group in image_summary()["groups"].values())
+
+
+RULES: dict[str, Callable[..., Any]] = {"15 bins": more_bins, "changes": changes, "directions": directions}
 """What is counted here, since no summary has it; the file is named for the reader."""
 
 
@@ -77,6 +82,7 @@ COLUMNS = {
     "all, float32": "cifar10-s-resnet8-200-validation-0.0",
     "held out": "cifar10-s-resnet8-200",
     "ResNet-20": "cifar10-s-resnet20-200-validation-0.0-precision-bfloat16",
+    "ResNet-20, drawn": "cifar10-resnet20-200-validation-0.0-precision-bfloat16-train_part-0.1",
     "ResNet-44": "cifar10-s-resnet44-200-validation-0.0-precision-bfloat16",
     "ResNet-44, conv.": "cifar10-s-resnet44-200-validation-0.0-precision-bfloat16-shortcuts-convolution",
 }

@@ -20,10 +20,10 @@ TEXT = " ".join((DOCS / "reproduce-images.md").read_text(encoding="utf-8").split
 TRIED = json.loads((FOLDER / "networks.json").read_text(encoding="utf-8"))
 
 
-def cells(model, name):
+def cells(model, name, dataset="cifar10-s"):
     """The classification errors of a group beside the published ones."""
     groups = json.loads((FOLDER / "summary.json").read_text(encoding="utf-8"))["groups"]
-    return groups[f"cifar10-s-{model}-200{name}"]["errors"]["cells"]
+    return groups[f"{dataset}-{model}-200{name}"]["errors"]["cells"]
 
 
 MIXED = "-validation-0.0-precision-bfloat16"
@@ -60,15 +60,18 @@ def study():
 
 def test_resnet_8():
     for name, words in (
-        (MIXED, "by {:.2f} points in the mean"),
-        ("-validation-0.0", "one trial, by {:.2f}"),
-        ("", "held out by {:.2f}"),
+        (MIXED, "| ResNet-8, all 5,000 images, mixed precision | {} |"),
+        ("-validation-0.0", "| the same, float32 | {} |"),
+        ("", "| the same, float32, a tenth held out | {} |"),
     ):
-        gaps = [cell["difference"] for cell in cells("resnet8", name)]
+        found = cells("resnet8", name)
+        gaps = [cell["difference"] for cell in found]
+        trials = " to ".join(map(str, sorted({cell["trials"] for cell in found})))
         assert min(gaps) > 0
-        assert f"{words.format(np.mean(gaps))} ({min(gaps):.2f} to {max(gaps):.2f}" in TEXT
+        above = f"{np.mean(gaps):.2f} ({min(gaps):.2f} to {max(gaps):.2f}) |"
+        assert f"{words.format(trials)} {above}" in TEXT
     above, below = (cell["difference"] for cell in cells("resnet8", "-validation-0.01"))
-    assert f"are {above:.2f} above and {-below:.2f} below" in TEXT
+    assert f"a hundredth held out, two runs | 1 | {above:.2f} and {below:.2f} |" in TEXT
     held = {(cell["paradigm"], cell["gamma"]): cell["mean"] for cell in cells("resnet8", "")}
     narrow = cells("resnet8", "-validation-0.0")
     costs = [held[cell["paradigm"], cell["gamma"]] - cell["mean"] for cell in narrow]
@@ -85,7 +88,17 @@ def test_other_and_deeper_networks():
     assert gaps == sorted(gaps)
     assert "that of ResNet-20 grows with gamma." in TEXT
     above = together(f"{cell['difference']:.2f}" for cell in twenty)
-    assert f"is above by {above} points with gamma 0 to 3 ({NUMBERS[trials]} trials)" in TEXT
+    assert f"| ResNet-20, Standard, gamma 0 to 3 | {trials} | {above} |" in TEXT
+    drawn = cells("resnet20", f"{MIXED}-train_part-0.1", "cifar10")
+    own = together(f"{cell['difference']:.2f}" for cell in drawn)
+    assert {cell["trials"] for cell in drawn} == {1}
+    assert f"| ResNet-20 with its own draw | 1 | {own} |" in TEXT
+    mean, before = (np.mean([cell["difference"] for cell in some]) for some in (drawn, twenty))
+    said = f"its four errors are {own} points above, {mean:.2f} in the mean, and {before:.2f} with the stored"
+    assert said in TEXT
+    least, most = (f(cell["difference"] for cell in drawn) for f in (min, max))
+    said = f"with own draws (one trial) in 4 of 4, by {least:.2f} to {most:.2f};"
+    assert said in (ROOT / "results/README.md").read_text(encoding="utf-8")
     gaps = [cell["difference"] for cell in cells("resnet8", PUBLIC)]
     plain = np.mean([cell["difference"] for cell in cells("resnet8", MIXED)])
     assert len(gaps) == 8
@@ -93,10 +106,10 @@ def test_other_and_deeper_networks():
     assert f"{said}, three trials of the plain one by {plain:.2f}." in TEXT
     deep = cells("resnet44", MIXED)
     errors, gaps = (" and ".join(f"{cell[name]:.2f}" for cell in deep) for name in ("mean", "difference"))
-    assert f"{errors} % with gamma 0 and 2, above by {gaps}" in TEXT
+    assert f"| ResNet-44, plain shortcuts, gamma 0 and 2: {errors} % | 1 | {gaps} |" in TEXT
     deep = cells("resnet44", f"{MIXED}-shortcuts-convolution")
     errors, gaps = (" and ".join(f"{cell[name]:.2f}" for cell in deep) for name in ("mean", "difference"))
-    assert f"it came near: {errors} % with gamma 0 and 2, above by {gaps}" in TEXT
+    assert f"| ResNet-44, convolutions in the shortcuts: {errors} % | 1 | {gaps} |" in TEXT
 
 
 def test_losses_at_the_start(study):
@@ -201,11 +214,13 @@ def test_a_draw_for_each_trial():
     low, high = stats.ttest_1samp(own, 0).confidence_interval()
     lower, chance = np.mean(one) - np.mean(own), stats.ttest_ind(one, own, equal_var=False).pvalue
     assert f"with own draws lies between {low:.2f} and {high:.2f} (95 %). It is {lower:.2f} below" in TEXT
-    assert f"by the seeds of both (p = {chance:.2f}, Welch's test)" in TEXT
+    assert f"seeds of both give by chance (p = {chance:.3f}, Welch's test, done after" in TEXT
     spread = np.std(own, ddof=1) * np.sqrt(1 + 1 / len(own))
     one_more = 2 * stats.t.sf(lower / spread, len(own) - 1)
     assert f"in {100 * one_more:.0f} of 100 cases (t test of a sixth draw)" in TEXT
-    assert f"ResNet-8 is nearer, above by {np.mean(gaps):.2f} points (below" in TEXT
+    above = f"{np.mean(gaps):.2f} ({min(gaps):.2f} to {max(gaps):.2f}) |"
+    assert f"| ResNet-8, each trial with its own draw | {len(own)} | {above}" in TEXT
+    assert f"on which ResNet-8 is {own[0]:.2f} points above" in TEXT
     assert f"(by its trials {low:.2f} to {high:.2f}, 95 %)" in (ROOT / "results/README.md").read_text()
     assert f"{NUMBERS[len(own)]} draws stand against one" in TEXT
     ridge = json.loads((FOLDER / "subset.json").read_text(encoding="utf-8"))["other_draws"]
@@ -237,7 +252,7 @@ def test_how_far_trials_agree_in_their_predictions():
         if "train_size" not in setting and '"cifar100' not in setting
         for one, other in itertools.combinations(some, 2)
     ]
-    assert len(agree) == 120
+    assert len(agree) == 120  # of several trials of one setting
     assert f"agree in {min(agree):.0f} to {max(agree):.0f} % of the stored predictions" in TEXT
 
 
