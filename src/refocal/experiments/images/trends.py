@@ -342,6 +342,8 @@ def trend_figure(trend: Trend) -> Figure:
     text = "n: trials of each gamma, every one a point; lines: means"
     if any(trend.at_the_edge(value) for value in trend.raw):
         text += "; open marker: the largest gamma that was run, a larger one may be better"
+    if None in trend.best.values():
+        text += f"; no best gamma: no trial has {FEWEST} of them"
     put_caption(figure, text)
     return figure
 
