@@ -77,6 +77,7 @@ def test_every_slip_has_its_test():
     section = PAGE.split("## Inside the proofs")[1].split("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("|")][2:]
     assert len(rows) == 13
+    assert "Three of the thirteen" in (ROOT / "docs" / "explain" / "findings.md").read_text(encoding="utf-8")
     tests = set(re.findall(r"^def (test_\w+)", (ROOT / "tests" / "test_proofs.py").read_text(), re.M))
     for row in rows:
         (name,) = re.findall(r"`(\w+)` \|$", row)

@@ -93,7 +93,11 @@ def places(table: Mapping[str, Uses]) -> dict[str, tuple[float, float]]:
 
 
 def bend(where: Mapping[str, tuple[float, float]], start: str, end: str) -> float:
-    """Return how much an arrow has to bend, as matplotlib counts it, so that it crosses no other box."""
+    """Return how much an arrow has to bend, as matplotlib counts it, so that it crosses no other box.
+
+    Raises:
+        ValueError: If every bend that is tried crosses one.
+    """
     others = np.array([place for name, place in where.items() if name not in (start, end)])
     first, last = np.array(where[start]), np.array(where[end])
     across = (last - first) * STRETCH
@@ -103,7 +107,7 @@ def bend(where: Mapping[str, tuple[float, float]], start: str, end: str) -> floa
         curve = (1 - t) ** 2 * first + 2 * t * (1 - t) * middle + t**2 * last
         if not (np.abs(curve[:, None] - others) < ROOM).all(axis=2).any():
             return rad
-    return 0.0
+    raise ValueError(f"no arrow from {start} to {end} keeps clear of the other boxes")
 
 
 def draw(table: Mapping[str, Uses]) -> Figure:

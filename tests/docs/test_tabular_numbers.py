@@ -14,7 +14,7 @@ from scipy import stats
 
 from refocal.experiments.sweeps import read_runs
 from refocal.experiments.tabular import report
-from refocal.experiments.tabular.judgement import UNUSED
+from refocal.experiments.tabular.judgement import SPLIT_ALONE
 from refocal.experiments.tabular.tables import gather, table_of
 
 FOLDER = ROOT / "results" / "tabular"
@@ -90,7 +90,7 @@ def test_the_data_sets_that_little_was_chosen_by():
         assert f" {line}" == rows_of[n]
     of = summary()["judgement"]["15"]
     for metric, at in (("ece", 0), ("error", 2)):
-        group = of[f"{metric}_by_group"][UNUSED]
+        group = of[f"{metric}_by_group"][SPLIT_ALONE]
         assert f"{group['strict']} of {group['cells']}" == words[2][at]
     assert f"used a little (Adult, Fashion-MNIST) {words[4][0]} and {words[4][2]}." in RESULTS
     assert f"with Adult and Fashion-MNIST {words[4][0]}. Taken" in RESULTS
@@ -258,7 +258,7 @@ def test_every_row_of_the_short_table_is_that_of_the_summary():
             lines[f"{metric} cells, {title}"] = [
                 f"{of[metric][rule]} of {of[metric]['cells']}" for of in judged
             ]
-        of_unused = [of[f"{metric}_by_group"][UNUSED] for of in judged]
+        of_unused = [of[f"{metric}_by_group"][SPLIT_ALONE] for of in judged]
         lines[f"{metric} cells, strict, data sets that only the split was chosen by"] = [
             f"{of['strict']} of {of['cells']}" for of in of_unused
         ]

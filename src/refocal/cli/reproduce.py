@@ -65,7 +65,8 @@ def _add_tabular_options(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="N",
         help="of the calibration errors in the tables, the first in the figures (default: 15, which the "
-        "published numbers fit, and 10, which the text says); 8 to 25 are measured in any case",
+        "published numbers fit, and 10, which the text says); 8 to 25 are measured in any case; not with "
+        "--search or --labels",
     )
     other = parser.add_mutually_exclusive_group()
     other.add_argument(

@@ -91,6 +91,11 @@ def test_every_part_of_a_machine_keeps_runs_apart(tmp_path, change):
     assert f"mine-resnet8-4-{name}-{value}" in groups
 
 
+def test_what_a_later_version_records_too_is_left_aside(tmp_path):
+    runs = group_of_machines(tmp_path, [CPU | {"weather": "fair"}])
+    assert machines_of(runs[0])[0].threads == CPU["threads"]
+
+
 def test_the_report_shows_both_machines_and_averages_neither_with_the_other(tmp_path):
     one, other = CPU | {"processor": "Z80"}, CPU | {"processor": "6502"}
     runs = group_of_machines(tmp_path, [one], [other], [other], run=minimiser_run)

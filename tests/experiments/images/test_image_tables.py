@@ -294,6 +294,12 @@ def test_a_point_is_within_a_point_and_a_little_more_is_not():
     assert (found["within_1_point"], found["strict"]) == (2, 2)
 
 
+def test_what_the_paper_says_is_said_of_findings_that_there_are(group):
+    assert judge.PAPER_SAYS.keys() <= {d.finding for d in directions(group)}
+    (line,) = (x for x in summary_text(summary_of([group])) if "Standard: Psi is better than raw" in x)
+    assert "[the paper: on SVHN, not on CIFAR10]" in line
+
+
 def test_half_of_the_images_are_not_most():
     (found,) = judge._most("most", {1.0: {0: 0.5, 1: 0.501, 2: 0.45}})
     assert (found.shows, found.trials) == (1, 3)
@@ -606,7 +612,7 @@ def test_captions_have_room(tmp_path, gammas):
     group = measure_group("it", sweep(configs, run_without_validation_images, tmp_path, progress=False))
     for figure in (reliability_figure(group), boxes_figure(group)):
         assert "the mean of both halves" in figure.get_supxlabel().replace("\n", " ")
-        assert figure.get_supxlabel().startswith("cifar10-s, resnet8")
+        assert figure.get_supxlabel().replace("\n", " ").startswith("it, 9 training images")
         picture = imread(io.BytesIO(figure_bytes(figure, dpi=60)))[..., :3]
         for edge in (picture[0], picture[-1], picture[:, 0], picture[:, -1]):
             assert edge.min() == 1

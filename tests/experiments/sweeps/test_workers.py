@@ -102,6 +102,24 @@ def test_a_report_that_fails_hides_no_failure(tmp_path):
         carry_out([{"x": 2}], tasks.odd_fails, tmp_path, report, workers=Workers(jobs=1))
 
 
+@pytest.mark.parametrize(
+    "names, said",
+    [
+        ({}, "no limit"),
+        ({"ONEDNN_MAX_CPU_ISA": "all"}, "no limit"),
+        ({"ONEDNN_MAX_CPU_ISA": "avx2"}, "AVX2"),
+        ({"DNNL_MAX_CPU_ISA": "AVX512_CORE"}, "AVX512_CORE"),
+        ({"ONEDNN_MAX_CPU_ISA": "AVX2", "DNNL_MAX_CPU_ISA": "SSE41"}, "AVX2"),
+    ],
+)
+def test_the_limit_of_onednn_is_recorded(monkeypatch, names, said):
+    for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in names.items():
+        monkeypatch.setenv(name, value)
+    assert devices.made_with(torch.device("cpu"), compile=False, loss="eager")["onednn"] == said
+
+
 def test_the_gpu_that_trains_is_recorded(monkeypatch):
     """Of two kinds in one machine, as torch names them; the index is no part of the kind."""
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: f"kind of {device}")

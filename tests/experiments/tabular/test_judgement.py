@@ -16,8 +16,8 @@ from refocal.experiments.tabular.claims import claims, temperature_against_psi
 from refocal.experiments.tabular.explained import OPEN, explanation, is_default
 from refocal.experiments.tabular.judgement import (
     PAPER_TRIALS,
+    SPLIT_ALONE,
     STRICT,
-    UNUSED,
     counts,
     groups_of,
     judge,
@@ -154,7 +154,7 @@ def test_groups_tell_what_was_chosen_by_a_data_set():
         "version, pixels or test rows chosen by it": ["mnist", "adult"],
         "bins found by it": ["banana"],
         "bins not found by it": ["letter", "mnist", "adult", "magic"],
-        UNUSED: ["magic"],
+        SPLIT_ALONE: ["magic"],
     }
     rows = {name: {"CE": cell(1.0, 0.1, 1.0, 0.1)} for name in ("banana", "magic", "letter", "coil20")}
     errors = {name: {"CE": cell(5.0, 0.1, 9.0, 0.1)} for name in ("magic", "letter")}
@@ -163,8 +163,11 @@ def test_groups_tell_what_was_chosen_by_a_data_set():
         "bins found by it": 1,  # banana
         "bins not found by it": 3,
     }
-    assert found["ece_by_group"][UNUSED]["strict"] == 1
-    assert (found["error_by_group"][UNUSED]["cells"], found["error_by_group"][UNUSED]["strict"]) == (1, 0)
+    assert found["ece_by_group"][SPLIT_ALONE]["strict"] == 1
+    assert (
+        found["error_by_group"][SPLIT_ALONE]["cells"],
+        found["error_by_group"][SPLIT_ALONE]["strict"],
+    ) == (1, 0)
     assert found["error_by_row"].keys() == {"magic, linear", "letter, linear"}
 
 
@@ -204,9 +207,10 @@ def test_claims_are_counted():
     counts = temperature_against_psi([table(rows)], [table(scaled)], ["banana", "splice", "adult"])
     # Of splice FL-1, which has no temperature, the raw score is below psi.
     assert counts == {"pairs": 4, "compared": 3, "smaller": 2, "smaller_with_1": 3}
-    (line,) = _temperature(counts)
-    assert "in 2 of the 3 comparisons in which it could be fitted in every trial. In 1 it could" in line
-    assert line.endswith("with 1 for those temperatures it is 3 of 4.")
+    line, more = _temperature(counts)
+    assert line.endswith("in 2 of the 3 comparisons in which it could be fitted in every trial.")
+    assert more.endswith(" an error to fit it to; with a temperature of 1 there it is 3 of 4.")
+    assert len(list(_temperature({"pairs": 2, "compared": 2, "smaller": 2, "smaller_with_1": 2}))) == 1
     assert not list(_temperature(temperature_against_psi([table({})], [table({})], ["banana"])))
 
 

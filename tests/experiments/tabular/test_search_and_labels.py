@@ -13,7 +13,7 @@ from scipy import optimize, special
 from refocal import ece
 from refocal.cli import main
 from refocal.experiments.sweeps import read_runs
-from refocal.experiments.tabular import Experiment, labelled, labels, search
+from refocal.experiments.tabular import Experiment, Recipe, labelled, labels, run, search
 from refocal.experiments.tabular.tables import published
 
 
@@ -108,6 +108,33 @@ def test_the_bins_of_a_run_are_those_of_the_metric(folder):
     one = Experiment("vehicle", trials=(0,), n_bins=4).run()["metrics"]["ece"]
     np.testing.assert_allclose(np.array(few)[..., 0], one, rtol=1e-12)
     assert not np.allclose(np.array(few)[..., 1], one)
+
+
+def test_runs_without_the_published_bins_are_judged_by_what_they_have(folder):
+    """No cell of theirs agrees with bins that it was not measured with, and their errors count."""
+    shutil.copy(folder / "vehicle.npz", folder / "australian.npz")
+    short = {"trials": (0, 1), "recipe": Recipe(epochs=1)}
+    experiments = [
+        Experiment("vehicle", n_bins=(10, 15), **short),
+        Experiment("australian", n_bins=10, **short),
+    ]
+    run(experiments, folder / "out")
+    text = (folder / "out" / "tables.md").read_text()
+    assert "Not measured with 15 bins, so not in those tables: australian." in text
+    judged = json.loads((folder / "out" / "summary.json").read_text())["judgement"]
+    assert [of["ece"]["cells"] for of in judged.values()] == [7, 14]
+    assert [of["error"]["cells"] for of in judged.values()] == [8, 8]
+    misses = text.split("Cells (ECE with 10 bins) that do not meet the strict rule")[1].split("\n### ")[0]
+    listed = [line.split(" | ") for line in misses.splitlines() if "| ece |" in line]
+    strict = {c["method"] for c in judged["15"]["not_strict"] if c["metric"] == "ece"}
+    for name, _, method, *_, told in listed:
+        agrees = name.endswith("vehicle, linear") and method not in strict
+        assert told.startswith("agrees with 15 bins") == agrees
+    assert any(name.endswith("australian, linear") for name, *_ in listed)
+    own = folder / "own"
+    shutil.copy(folder / "vehicle.npz", folder / "mine.npz")
+    run([Experiment("mine", **short)], own)
+    assert "### " not in (own / "tables.md").read_text().split("## linear-in-input")[0].split("### What")[0]
 
 
 def test_methods_by_number_of_labels(folder, capsys):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from refocal.experiments.files import BoxPanel, box_figure, put_caption
@@ -70,7 +69,7 @@ def reliability_figure(group: Group) -> Figure:
 
 
 def _what(group: Group) -> str:
-    return f"{Path(group.config['dataset']).stem}, {group.config['model']}"
+    return f"{group.name}, {group.n[0]:,} training images"
 
 
 def _halves() -> str:

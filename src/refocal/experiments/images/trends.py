@@ -277,11 +277,10 @@ def claim_text(summary: dict[str, Any]) -> Iterator[str]:
         between = f"from depth {first} to {last}" if by_depth else f"from {first} training images to {last}"
         gammas = ", ".join(f"{gamma:g}" for gamma in one["gammas"]) or "none"
         if one["trials"]:
-            counts = (other["larger"], other["same"], other["smaller"]) if other else ()
-            nll = "; by the NLL in {}, {} and {}".format(*counts) if other else ""
+            nll = other and f". By the NLL it grows in {other['larger']} and stays in {other['same']}"
             yield (
                 f"The best gamma (of {gammas}) grows {between}: in {one['larger']} of {one['trials']} "
-                f"trials; the same in {one['same']}, smaller in {one['smaller']}{nll}."
+                f"trials; the same in {one['same']}, smaller in {one['smaller']}{nll or ''}."
             )
         else:
             yield (
@@ -343,7 +342,7 @@ def trend_figure(trend: Trend) -> Figure:
     if any(trend.at_the_edge(value) for value in trend.raw):
         text += "; open marker: the largest gamma that was run, a larger one may be better"
     if None in trend.best.values():
-        text += f"; no best gamma: no trial has {FEWEST} of them"
+        text += f"; no best gamma: fewer than {FEWEST} were run, or no trial has all of them"
     put_caption(figure, text)
     return figure
 

@@ -97,7 +97,7 @@ def made_with(device: torch.device, compile: bool, loss: str) -> dict[str, Any]:
         "processor": torch.cuda.get_device_name(device) if gpu else machine()["processor"],
         "model": "" if gpu else processor_model() or "",
         "instructions": torch.backends.cpu.get_cpu_capability(),
-        "onednn": os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or "no limit",
+        "onednn": _onednn_limit(),
         "torch": str(torch.__version__),
         "loss": loss,
         "commit": versions().get("commit", NOT_RECORDED),
@@ -106,6 +106,12 @@ def made_with(device: torch.device, compile: bool, loss: str) -> dict[str, Any]:
     for name in ("processor", "model", "instructions", "onednn", "torch", "loss", "commit"):
         found[name] = " and ".join(sorted({one[name] for one in everywhere}))
     return found
+
+
+def _onednn_limit() -> str:
+    """Return the largest vector instructions that oneDNN may use; it reads the older name after the newer."""
+    limit = (os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or "").upper()
+    return "no limit" if limit in ("", "ALL", "DEFAULT") else limit
 
 
 @contextlib.contextmanager

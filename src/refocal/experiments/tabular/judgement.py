@@ -39,8 +39,8 @@ CHOSEN = (*PAPER_TASKS, "mnist", "adult", "fashion-mnist")
 Of Adult all rows were kept after four versions had been compared with its tables; Fashion-MNIST got its
 official test rows after others had missed its tables.
 """
-UNUSED = "none of these by it"
-"""The data sets that only the split was chosen by, which was read from the spreads of all tables."""
+SPLIT_ALONE = "only the split chosen by it"
+"""The group of data sets by whose tables nothing else was chosen; the split is from the spreads of all."""
 
 
 class Judged(NamedTuple):
@@ -154,7 +154,7 @@ def groups_of(datasets: Iterable[str]) -> dict[str, list[str]]:
         "scaling and weight decay chosen by it": [d for d in judged if d in SEARCHED],
         "version, pixels or test rows chosen by it": [d for d in judged if d in CHOSEN],
         **bins_groups(judged),
-        UNUSED: [d for d in judged if d not in (*SEARCHED, *CHOSEN, *BINS_FOUND)],
+        SPLIT_ALONE: [d for d in judged if d not in (*SEARCHED, *CHOSEN, *BINS_FOUND)],
     }
 
 
@@ -190,10 +190,11 @@ def judgement(ece: Sequence[Table], error: Sequence[Table], datasets: Sequence[s
     """
     here = [d for d in datasets if any(d in table.rows for table in ece)]
     cells = [cell for table in ece for cell in judge(table, here)]
-    errors = [cell for table in error for cell in judge(table, here)]
+    # Errors have no bins: a data set that was measured with other numbers of them has errors all the same.
+    errors = [cell for table in error for cell in judge(table, datasets)]
     signs = [verdict for table in ece for verdict in verdicts(table, here)]
     clear = [verdict for verdict in signs if verdict.clear]
-    groups = groups_of(here)
+    groups = groups_of(datasets)
     return {
         "data_sets": here,
         "ece": counts(cells),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +22,9 @@ from refocal.experiments.tabular.claims import claims, temperature_against_psi
 from refocal.experiments.tabular.explained import explanation, is_default
 from refocal.experiments.tabular.judgement import (
     PAPER_TRIALS,
-    UNUSED,
+    SPLIT_ALONE,
     bins_groups,
+    judge,
     judgement,
     nearer,
 )
@@ -91,7 +92,13 @@ def write_report(
     other = sorted({d for (d, _), entry in gathered.items() if ("ece", bins[0]) not in entry["metrics"]})
     if other:
         made += f"\nNot measured with {bins[0]} bins, so not in those tables: {', '.join(other)}."
-    text = [_introduction(made, partial), *_in_words(summary, gathered)]
+    agreeing = {
+        (c.dataset, c.model, c.metric, c.method)
+        for table in tables("ece", BINS[0])
+        for c in judge(table, judged)
+        if c.strict
+    }
+    text = [_introduction(made, partial), *_in_words(summary, gathered, agreeing)]
     for model in models:
         for metric in TITLES:
             binned = metric in BINNED
@@ -167,8 +174,18 @@ RULES = {
 }
 
 
-def _in_words(summary: Mapping[str, Any], gathered: Mapping[tuple[str, str], Mapping[str, Any]]) -> list[str]:
-    """Return the judgement in Markdown: all counts, each row, and each cell that differs."""
+def _in_words(
+    summary: Mapping[str, Any],
+    gathered: Mapping[tuple[str, str], Mapping[str, Any]],
+    agreeing: Container[tuple[str, ...]],
+) -> list[str]:
+    """Return the judgement in Markdown: all counts, each row, and each cell that differs.
+
+    Args:
+        summary: With the judgement by each number of bins.
+        gathered: The runs.
+        agreeing: Data set, model, metric and method of cells that are strict with the published bins.
+    """
     trials = _trials(gathered)
     default = {key: is_default(entry["config"], entry["made"][0]) for key, entry in gathered.items()}
     text = [
@@ -187,7 +204,6 @@ def _in_words(summary: Mapping[str, Any], gathered: Mapping[tuple[str, str], Map
         text += _counts("ECE", f"{n} bins", groups, found["ece_by_row"])
     first, found = next(iter(summary["judgement"].items()))
     text += _counts("error", "errors", found["error_by_group"], found["error_by_row"])
-    missed = {n: {_name(c) for c in of["not_strict"]} for n, of in summary["judgement"].items()}
     for n, found in summary["judgement"].items():
         # Errors have no bins, so they are listed once.
         metrics = ("ece", "error") if n == first else ("ece",)
@@ -200,8 +216,8 @@ def _in_words(summary: Mapping[str, Any], gathered: Mapping[tuple[str, str], Map
                 (
                     *(f"{c['dataset']}, {c['model']}", c["metric"], c["method"], f"{c['mean']:.2f}"),
                     *(f"{c['published']:.2f}", "" if c["z"] is None else f"{c['z']:.1f}"),
-                    f"agrees with {first} bins"
-                    if _name(c) in missed[n] - missed[first]
+                    f"agrees with {BINS[0]} bins"
+                    if n != BINS[0] and (c["dataset"], c["model"], c["metric"], c["method"]) in agreeing
                     else explanation(
                         *(c["dataset"], c["model"], c["metric"], c["z"]),
                         default=default[c["dataset"], c["model"]],
@@ -210,8 +226,10 @@ def _in_words(summary: Mapping[str, Any], gathered: Mapping[tuple[str, str], Map
                 for c in found[name]
                 if c["metric"] in metrics
             ]
-            header = ["data set, model", "metric", "method", "here", "published", "z", "what was tried"]
-            text.append(f"### {title}: {len(rows)}\n\n" + "\n".join(markdown_table(header, rows)) + "\n")
+            if rows:
+                header = ["data set, model", "metric", "method", "here", "published", "z", "what was tried"]
+                table = "\n".join(markdown_table(header, rows))
+                text.append(f"### {title}: {len(rows)}\n\n{table}\n")
     if told := [*_claims(summary["claims"]), *_temperature(summary["temperature_against_psi"])]:
         text.append("### What the tables show\n\n" + "\n".join(told) + "\n")
     return text
@@ -221,14 +239,16 @@ def _counts(
     what: str, title: str, groups: Mapping[str, Mapping[str, Any]], rows: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[str]:
     """Give the tables of counts and z-scores, by groups of data sets and by data set and model."""
-    yield f"### {title}\n"
-    for first, some in ((f"{what} cells", groups), ("data set, model", rows)):
-        counted = [(name, *_counted(of)) for name, of in some.items() if of["cells"]]
+    tables = [
+        (first, [(name, *_counted(of)) for name, of in some.items() if of["cells"]])
+        for first, some in ((f"{what} cells", groups), ("data set, model", rows))
+    ]
+    if any(counted for _, counted in tables):
+        yield f"### {title}\n"
+    for first, counted in tables:
+        if not counted:  # nothing is published to compare with, as for data of one's own
+            continue
         yield "\n".join(markdown_table([first, *RULES.values(), "mean z", "rms z"], counted)) + "\n"
-
-
-def _name(cell: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(cell[part] for part in ("dataset", "model", "metric", "method"))
 
 
 def _nearer(found: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Iterator[str]:
@@ -257,7 +277,7 @@ def _short(judgement: Mapping[Any, Mapping[str, Any]]) -> tuple[list[str], list[
             for of in judgement.values()
         )
         rows.append((f"{metric} cells, z: mean, rms", *found))
-        least = [of[f"{metric}_by_group"][UNUSED] for of in judgement.values()]
+        least = [of[f"{metric}_by_group"][SPLIT_ALONE] for of in judgement.values()]
         if any(of["cells"] for of in least):
             title = f"{metric} cells, strict, data sets that only the split was chosen by"
             rows.append((title, *(f"{of['strict']} of {of['cells']}" for of in least)))
@@ -290,9 +310,12 @@ def _temperature(found: Mapping[str, int]) -> Iterator[str]:
         yield (
             "- A temperature fitted on labelled rows (the other half of the test part) has a smaller NLL "
             f"than psi, which needs no labels, in {found['smaller']} of the {found['compared']} comparisons "
-            f"in which it could be fitted in every trial. In {found['pairs'] - found['compared']} it could "
-            "not be, as there was no error to fit it to; with 1 for those temperatures it is "
-            f"{found['smaller_with_1']} of {found['pairs']}."
+            "in which it could be fitted in every trial."
+        )
+    if 0 < found["compared"] < found["pairs"]:
+        yield (
+            f"- In {found['pairs'] - found['compared']} more there was a trial without an error to fit it "
+            f"to; with a temperature of 1 there it is {found['smaller_with_1']} of {found['pairs']}."
         )
 
 
