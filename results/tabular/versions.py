@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from refocal.experiments.strict import STRICT, z_of
 from refocal.experiments.tabular import Experiment
 from refocal.experiments.tabular.tables import published
 
@@ -102,12 +103,11 @@ def cells(version: Version, trials: int, folder: Path) -> Iterator[tuple[Any, ..
                     ours = values[:, g, result["methods"].index(method)]
                     named = loss if method == "raw" else f"{loss}-{method}"
                     paper = published()[name, model, named, metric]
-                    z = (ours.mean() - paper.mean) / math.hypot(
-                        ours.std(ddof=1) / math.sqrt(trials), paper.spread / math.sqrt(10)
-                    )
+                    error = ours.std(ddof=1) / math.sqrt(trials)
+                    z = z_of(float(ours.mean()), error, paper.mean, paper.spread)
                     yield (
                         *(name, what, model, trials, metric, named, round(ours.mean(), 4), paper.mean),
-                        *(round(z, 3), int(abs(z) <= 3)),
+                        *(round(z, 3), int(abs(z) <= STRICT)),
                     )
 
 

@@ -11,13 +11,12 @@ import pytest
 from scipy import stats
 
 from refocal import Focal
+from refocal.experiments.strict import PAPER_TRIALS, STRICT
 from refocal.experiments.sweeps import read_runs
 from refocal.experiments.tabular.claims import claims, temperature_against_psi
 from refocal.experiments.tabular.explained import OPEN, explanation, is_default
 from refocal.experiments.tabular.judgement import (
-    PAPER_TRIALS,
     SPLIT_ALONE,
-    STRICT,
     counts,
     groups_of,
     judge,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,8 +16,7 @@ from refocal.experiments.images.groups import unusual
 from refocal.experiments.images.measures import BINS, N_BINS, TITLES, Group, Trials
 from refocal.experiments.images.study import paper_schedule
 from refocal.experiments.images.trends import Trend, claim_text, said_gamma
-
-PAPER_TRIALS = 10
+from refocal.experiments.strict import STRICT, z_of
 
 COMPARISONS = (
     ("Standard: Psi is better than raw", ("standard", "psi"), ("standard", "raw")),
@@ -125,7 +125,7 @@ def judge_errors(group: Group) -> list[ErrorCell]:
             paper, paper_sd = published.get((paradigm, gamma), (None, None))
             z = None
             if paper is not None and paper_sd is not None and sd is not None:
-                z = (mean - paper) / float(np.sqrt(paper_sd**2 / PAPER_TRIALS + sd**2 / n))
+                z = z_of(mean, sd / math.sqrt(n), paper, paper_sd)
             cells.append(ErrorCell(paradigm, gamma, n, mean, sd, paper, paper_sd, z))
     return cells
 
@@ -319,7 +319,7 @@ def _counts(cells: Iterable[ErrorCell]) -> dict[str, int]:
         "published": len(known),
         "within_1_point": sum(abs(cell.difference or 0.0) <= 1 + 1e-9 for cell in known),
         "with_a_z": len(judged),
-        "strict": sum(abs(z) <= 3 for z in judged),
+        "strict": sum(abs(z) <= STRICT for z in judged),
     }
 
 

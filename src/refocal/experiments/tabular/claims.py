@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from refocal.experiments.tabular.judgement import PAPER_TRIALS
+from refocal.experiments.strict import PAPER_TRIALS
 from refocal.experiments.tabular.tables import Cell, Table, p_value_greater
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from refocal.experiments.strict import STRICT
 from refocal.experiments.tabular.study import Experiment
 
 OPEN = "open: no cause is known"
@@ -89,6 +90,6 @@ def explanation(dataset: str, model: str, metric: str, z: float | None, *, defau
     tried = TRIED.get((dataset, model, metric))
     if default and tried is not None:
         return tried
-    if z is not None and abs(z) <= 3:
+    if z is not None and abs(z) <= STRICT:
         return WITHIN
     return OPEN if default else "-"

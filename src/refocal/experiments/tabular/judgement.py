@@ -1,13 +1,4 @@
-"""How far the tables agree with the published ones, by a strict rule and by kinder ones.
-
-A published cell is a mean over ten trials with a spread in brackets, which is a standard deviation
-(docs/reproduce.md). So the distance of two cells is
-
-.. math:: z = (m - m_0) / \\sqrt{s^2 / n + s_0^2 / 10}
-
-and the strict rule is |z| <= 3. It has no floor: a cell that hardly varies must be met as exactly as it is
-printed.
-"""
+"""How far the tables agree with the published ones, by the strict rule and by kinder ones."""
 
 from __future__ import annotations
 
@@ -18,11 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from refocal.experiments.strict import STRICT, z_of
 from refocal.experiments.tabular.tables import Cell, Published, Table
 from refocal.experiments.tabular.tasks import PAPER_TASKS
 
-PAPER_TRIALS = 10
-STRICT = 3.0
 FAR = 1.0
 """Points of difference above which a cell is listed."""
 
@@ -77,9 +67,7 @@ def z_score(cell: Cell) -> float:
     """
     if cell.published is None or not math.isfinite(cell.standard_error):
         raise ValueError("a z-score needs a published value and at least 2 trials")
-    gap = cell.mean - cell.published.mean
-    spread = math.hypot(cell.standard_error, cell.published.spread / math.sqrt(PAPER_TRIALS))
-    return gap / spread if spread else math.copysign(math.inf, gap) if gap else 0.0
+    return z_of(cell.mean, cell.standard_error, cell.published.mean, cell.published.spread)
 
 
 def judge(table: Table, datasets: Iterable[str]) -> list[Judged]:

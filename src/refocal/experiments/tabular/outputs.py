@@ -17,11 +17,11 @@ from refocal.experiments.files import (
     markdown_table,
     write_outputs,
 )
+from refocal.experiments.strict import PAPER_TRIALS
 from refocal.experiments.sweeps import NothingFinished, Run, origin_text, read_runs
 from refocal.experiments.tabular.claims import claims, temperature_against_psi
 from refocal.experiments.tabular.explained import explanation, is_default
 from refocal.experiments.tabular.judgement import (
-    PAPER_TRIALS,
     SPLIT_ALONE,
     bins_groups,
     judge,
