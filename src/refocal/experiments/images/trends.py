@@ -277,10 +277,11 @@ def claim_text(summary: dict[str, Any]) -> Iterator[str]:
         between = f"from depth {first} to {last}" if by_depth else f"from {first} training images to {last}"
         gammas = ", ".join(f"{gamma:g}" for gamma in one["gammas"]) or "none"
         if one["trials"]:
-            nll = other and f". By the NLL it grows in {other['larger']} and stays in {other['same']}"
+            nll = other and " / ".join(str(other[name]) for name in ("larger", "same", "smaller"))
             yield (
                 f"The best gamma (of {gammas}) grows {between}: in {one['larger']} of {one['trials']} "
-                f"trials; the same in {one['same']}, smaller in {one['smaller']}{nll or ''}."
+                f"trials; the same in {one['same']}, smaller in {one['smaller']}"
+                + (f". By the NLL it grows / is the same / is smaller in {nll}." if nll else ".")
             )
         else:
             yield (
