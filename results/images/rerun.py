@@ -13,6 +13,8 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+from refocal.experiments.data import find
+from refocal.experiments.files import sha256_of
 from refocal.experiments.images import Experiment
 from refocal.experiments.images.groups import machines_of
 from refocal.experiments.images.training import run_experiment
@@ -25,16 +27,16 @@ def begin_again(run: Run, epochs: int, data: str | None) -> list[float]:
     Raises:
         SystemExit: If the data file is another one than that of the run.
     """
+    path, before = find(run.config["dataset"], data), run.result.get("data_sha256")
+    if path is not None and before not in (None, sha256_of(path)):
+        raise SystemExit(
+            f"{path} must be the file of run {run.key} (SHA-256 {before[:8]}...), got another one"
+        )
     experiment = dataclasses.replace(Experiment.from_config(run.config), epochs=epochs)
     machine = machines_of(run)[0]
     result, _ = run_experiment(
         experiment, data=data, device=machine.device, threads=machine.threads, compile=machine.compile
     )
-    before, now = run.result.get("data_sha256"), result["data_sha256"]
-    if before not in (None, now):
-        raise SystemExit(
-            f"{run.config['dataset']} must be the file of {run.key}, got another one ({now[:8]})"
-        )
     losses: list[float] = result["train_loss"]
     return losses
 

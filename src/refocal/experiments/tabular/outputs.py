@@ -238,16 +238,15 @@ def _in_words(
 def _counts(
     what: str, title: str, groups: Mapping[str, Mapping[str, Any]], rows: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[str]:
-    """Give the tables of counts and z-scores, by groups of data sets and by data set and model."""
-    tables = [
-        (first, [(name, *_counted(of)) for name, of in some.items() if of["cells"]])
-        for first, some in ((f"{what} cells", groups), ("data set, model", rows))
-    ]
-    if any(counted for _, counted in tables):
-        yield f"### {title}\n"
-    for first, counted in tables:
-        if not counted:  # nothing is published to compare with, as for data of one's own
-            continue
+    """Give the tables of counts and z-scores, by groups of data sets and by data set and model.
+
+    None where nothing is published to compare with, as for data of one's own.
+    """
+    if not rows:
+        return
+    yield f"### {title}\n"
+    for first, some in ((f"{what} cells", groups), ("data set, model", rows)):
+        counted = [(name, *_counted(of)) for name, of in some.items() if of["cells"]]
         yield "\n".join(markdown_table([first, *RULES.values(), "mean z", "rms z"], counted)) + "\n"
 
 
